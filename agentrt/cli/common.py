@@ -1,0 +1,50 @@
+"""What the commands share: the options that say which database, and an event loop to run in."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import click
+
+from agentrt.client import Client, connect
+from agentrt.config import database_variable
+
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def database_options(command: F) -> F:
+    """`--database` and `--schema`."""
+    command = click.option(
+        "--schema", default="agentrt", show_default=True, envvar="AGENTRT_SCHEMA", metavar="NAME", help="Schema of the tables."
+    )(command)
+    return click.option(
+        "--database",
+        metavar="URL",
+        help=f"postgresql://… or embedded:PATH.  [default: ${database_variable}, else embedded:.agentrt/postgres]",
+    )(command)
+
+
+def json_option(command: F) -> F:
+    """`--json`: one JSON value on standard output instead of a table."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def in_loop(work: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine to its end, on uvloop where there is one."""
+    if sys.platform == "win32":
+        return asyncio.run(work)
+    import uvloop
+
+    return uvloop.run(work)
+
+
+@asynccontextmanager
+async def client_of(database: str | None, schema: str) -> AsyncIterator[Client]:
+    """A client for one command."""
+    async with connect(database, schema=schema) as client:
+        yield client

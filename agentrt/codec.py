@@ -1,0 +1,216 @@
+"""Values to JSON text and back, such that what comes out equals what went in, or is refused with the path to it.
+
+The one module that knows orjson. A schema is a pydantic `TypeAdapter`; a value is validated strictly, encoded, decoded
+again and compared, so a type that JSON would change in silence (a tuple under `Any`, an integer key, a NaN) never leaves.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, get_type_hints
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+from typing_extensions import NotRequired, TypedDict
+
+from agentrt.errors import PayloadInvalid, PayloadTooLarge, UsageError
+from agentrt.model import error_chars_max, payload_bytes_max
+
+Adapter = TypeAdapter[Any]
+anything: Adapter = TypeAdapter(Any)
+_int_min, _int_max = -(2**63), 2**63 - 1
+
+
+def encode(value: Any, adapter: Adapter = anything, *, at: str = "$", bytes_max: int = payload_bytes_max) -> bytes:
+    """The JSON text of `value`, checked against `adapter`.
+
+    Raises:
+        PayloadInvalid: it does not fit the schema, or would come back as something else; names the path from `at`.
+        PayloadTooLarge: over `bytes_max` bytes.
+    """
+    validated = _validated(lambda: adapter.validate_python(value, strict=True), at)
+    try:
+        plain = adapter.dump_python(validated, mode="json", warnings="error")
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        raise PayloadInvalid(at, f"{type(validated).__name__} cannot be stored as JSON: {_first_line(error)}") from None
+    _require_plain(plain, at)
+    text = orjson.dumps(plain)
+    if len(text) > bytes_max:
+        raise PayloadTooLarge(at, f"it takes {len(text):,} bytes as JSON; at most {bytes_max:,} are allowed.")
+    back = _validated(lambda: adapter.validate_json(text, strict=True), at)
+    _require_same(validated, back, at)
+    return text
+
+
+def decode(text: str | bytes, adapter: Adapter = anything, *, at: str = "$") -> Any:
+    """The value of a stored JSON text under `adapter`. Raises `PayloadInvalid` when it does not fit."""
+    return _validated(lambda: adapter.validate_json(text, strict=True), at)
+
+
+def parse(text: str | bytes) -> Any:
+    """The plain JSON value of a text. Raises `PayloadInvalid` when it is no JSON."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise PayloadInvalid("$", f"it is not JSON: {error}") from None
+
+
+def dump(value: Any) -> bytes:
+    """JSON for people and pipes (not for storage): unknown types become text instead of an error."""
+    return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)
+
+
+def arguments_adapter(fn: Callable[..., Any], name: str) -> Adapter:
+    """The message schema of an agent: an object with one field a parameter of `fn`, by its annotations.
+
+    Raises `UsageError` when the signature has parameters that a message cannot name.
+    """
+    fields: dict[str, Any] = {}
+    hints = _hints(fn, name)
+    for parameter in inspect.signature(fn).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise UsageError(
+                f"Agent {name!r}: parameter {parameter} cannot be part of a message. Give each argument a name of its own."
+            )
+        annotation = hints.get(parameter.name, Any)
+        required = parameter.default is parameter.empty
+        fields[parameter.name] = annotation if required else NotRequired[annotation]
+    schema = TypedDict(name, fields)  # type: ignore[operator]  # the fields are known only at run time
+    schema.__pydantic_config__ = {"extra": "forbid", "arbitrary_types_allowed": False}
+    try:
+        return TypeAdapter(schema)
+    except Exception as error:  # pydantic raises several unrelated classes for a type that it cannot describe
+        raise UsageError(f"Agent {name!r}: its annotations are no message schema: {_first_line(error)}") from None
+
+
+@lru_cache(maxsize=1024)
+def result_adapter(fn: Callable[..., Any]) -> Adapter:
+    """The schema of what `fn` returns; `anything` when it does not say."""
+    annotation = _hints(fn, getattr(fn, "__name__", "?")).get("return", Any)
+    try:
+        return anything if annotation is Any else TypeAdapter(annotation)
+    except Exception as error:  # as above
+        raise UsageError(f"{fn!r}: its return annotation is no schema: {_first_line(error)}") from None
+
+
+def storable_text(text: str, chars_max: int = error_chars_max) -> str:
+    """A text for an error column: NUL and lone surrogates spelled out, cut with a mark when it is too long."""
+    clean = text.replace("\x00", "\\x00")
+    if not clean.isascii():
+        clean = "".join(f"\\u{ord(c):04x}" if 0xD800 <= ord(c) <= 0xDFFF else c for c in clean)
+    if len(clean) > chars_max:
+        clean = f"{clean[:chars_max]} … [cut: {len(clean):,} characters]"
+    return clean
+
+
+def marked(value: Any) -> bytes:
+    """A stored form of a result that is refused: each part that JSON cannot hold becomes {"$unstorable": its repr}."""
+    return orjson.dumps(_mark(value, 0))[:payload_bytes_max] if _small(value) else b'{"$unstorable": "too large"}'
+
+
+def _hints(fn: Callable[..., Any], name: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(fn, include_extras=True)
+    except Exception as error:  # an annotation is user code: whatever it raises means that it cannot be read
+        raise UsageError(f"{name!r}: its annotations cannot be read: {_first_line(error)}") from None
+
+
+def _validated(validate: Callable[[], Any], at: str) -> Any:
+    try:
+        return validate()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        path = at + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        given = storable_text(repr(first["input"]), 80)
+        more = f" ({error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise PayloadInvalid(path, f"{first['msg']}, got {given}{more}") from None
+    except RecursionError:
+        raise PayloadInvalid(at, "it is nested too deeply, or holds itself.") from None
+
+
+def _require_plain(value: Any, path: str) -> None:
+    """Refuse what JSON text or the database cannot hold: NUL, lone surrogates, NaN, integers beyond 64 bits."""
+    kind = type(value)
+    if kind is str:
+        if "\x00" in value:
+            raise PayloadInvalid(path, f"the text holds a NUL character (at {value.index(chr(0))}), which JSON columns refuse.")
+        if not value.isascii() and any(0xD800 <= ord(c) <= 0xDFFF for c in value):
+            raise PayloadInvalid(path, "the text holds a lone surrogate, which is not valid Unicode.")
+    elif kind is float:
+        if not math.isfinite(value):
+            raise PayloadInvalid(path, f"{value} has no form in JSON.")
+    elif kind is int:
+        if not _int_min <= value <= _int_max:
+            size = value.bit_length()
+            raise PayloadInvalid(path, f"the integer needs {size} bits; at most 64 (signed) come back exact. Send it as text.")
+    elif kind is dict:
+        for name, item in value.items():
+            if type(name) is not str:
+                raise PayloadInvalid(path, f"the key {name!r} is no text, and would come back as one.")
+            _require_plain(name, f"{path}.{name!r}")
+            _require_plain(item, f"{path}.{name}")
+    elif kind is list:
+        for index, item in enumerate(value):
+            _require_plain(item, f"{path}[{index}]")
+    elif kind is not bool and value is not None:
+        raise PayloadInvalid(path, f"{kind.__name__} cannot be stored as JSON.")
+
+
+def _require_same(sent: Any, back: Any, path: str) -> None:
+    """Refuse a value whose decoded form differs in type or content anywhere."""
+    if isinstance(sent, float) and not math.isfinite(sent):
+        raise PayloadInvalid(path, f"{sent} has no form in JSON.")
+    if type(sent) is not type(back):
+        raise PayloadInvalid(
+            path, f"{type(sent).__name__} would come back as {type(back).__name__}. Annotate the parameter, or convert it."
+        )
+    if isinstance(sent, dict):
+        if list(sent) != list(back) or any(type(a) is not type(b) for a, b in zip(sent, back, strict=True)):
+            keys = next((k for k, b in zip(sent, back, strict=False) if k != b or type(k) is not type(b)), "?")
+            raise PayloadInvalid(path, f"the key {keys!r} ({type(keys).__name__}) would come back as something else.")
+        for name in sent:
+            _require_same(sent[name], back[name], f"{path}.{name}")
+    elif isinstance(sent, (list, tuple)):
+        if len(sent) != len(back):
+            raise PayloadInvalid(path, f"{len(sent)} items would come back as {len(back)}.")
+        for index, (a, b) in enumerate(zip(sent, back, strict=True)):
+            _require_same(a, b, f"{path}[{index}]")
+    elif sent != back:
+        raise PayloadInvalid(path, f"{storable_text(repr(sent), 80)} would come back as {storable_text(repr(back), 80)}.")
+
+
+def _mark(value: Any, depth: int) -> Any:
+    if depth > 50:
+        return {"$unstorable": "nested too deeply"}
+    if type(value) is dict and all(type(k) is str for k in value):
+        return {storable_text(k, 200): _mark(item, depth + 1) for k, item in value.items()}
+    if type(value) in (list, tuple):
+        return [_mark(item, depth + 1) for item in value]
+    try:
+        _require_plain(value, "$")
+    except PayloadInvalid:
+        return {"$unstorable": describe(value)}
+    return value
+
+
+def _small(value: Any) -> bool:
+    try:
+        return len(orjson.dumps(_mark(value, 0))) <= payload_bytes_max
+    except (TypeError, ValueError):
+        return False
+
+
+def describe(value: Any) -> str:
+    """A short `repr` that cannot fail and can be stored."""
+    try:
+        return storable_text(repr(value), 200)
+    except Exception:  # a user's __repr__ may raise anything; the type's name is then all there is to say
+        return f"<{type(value).__name__}>"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,166 @@
+"""Settings, where they come from, and the one place that sets up logging.
+
+A setting is an option of the command line, else an environment variable, else a default. Secrets live in the environment
+and are taken out of every log line here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import structlog
+
+from agentrt.errors import ConfigError
+
+database_variable = "AGENTRT_DATABASE_URL"
+default_database = "embedded:.agentrt/postgres"
+_schema_rule = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,47}")
+_secret_names = re.compile(r"password|passwd|secret|token|api_?key|webhook|authorization|dsn|database_url", re.IGNORECASE)
+_url_password = re.compile(r"(?P<head>\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)(?P<password>[^\s@]+)@", re.IGNORECASE)
+_key_value_password = re.compile(r"(?P<head>\bpassword\s*=\s*)(?P<password>'[^']*'|[^\s&]+)", re.IGNORECASE)
+_webhook_path = re.compile(r"(?P<head>/api(?:/v\d+)?/webhooks/\d+/)[\w-]+")
+_hidden = "***"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How one supervisor process behaves. Times in seconds."""
+
+    slots: int = 100
+    lease_s: float = 5.0
+    poll_s: float = 30.0
+    drain_s: float = 30.0
+    beat_s: float = 9.0  # one statement: the supervisor's row, its own bell, what is due
+    deaf_s: float = 1.0  # so long may the listener take to hear that bell
+    stall_s: float = 1.0
+    cancel_grace_s: float = 10.0
+    start_s: float = 60.0  # so long is a database waited for that is not up yet
+
+    def __post_init__(self) -> None:
+        self._require("slots", 1, 100_000)
+        self._require("lease_s", 0.3, 86_400)
+        self._require("poll_s", 0.05, 86_400)
+        self._require("drain_s", 0, 86_400)
+        self._require("start_s", 0, 86_400)
+
+    def _require(self, name: str, low: float, high: float) -> None:
+        value = getattr(self, name)
+        if not low <= value <= high:
+            raise ConfigError(f"{name} is {value:g}; it must be from {low:g} to {high:g}.")
+
+
+def database_url(given: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """Where the database is: what was given, else the environment, else an embedded PostgreSQL under `.agentrt/`.
+
+    Raises `ConfigError` for an address of an unknown kind; the text holds no password.
+    """
+    url = given or environ.get(database_variable) or default_database
+    scheme = url.partition(":")[0]
+    if scheme in ("postgresql", "postgres", "embedded") and ":" in url:
+        return url
+    if scheme == "sqlite":
+        raise ConfigError("SQLite is not built yet. Use postgresql://… or embedded:PATH.")
+    raise ConfigError(
+        f"The database address {redact(url)!r} has an unknown form. Use postgresql://user@host/name or embedded:PATH"
+        f" (option --database or variable {database_variable})."
+    )
+
+
+def schema_name(name: str) -> str:
+    """A schema name that is safe as an identifier and as a part of a channel name. Raises `ConfigError`."""
+    if not _schema_rule.fullmatch(name) or name.lower().startswith("pg_"):
+        raise ConfigError(
+            f"The schema name {name!r} is not usable: letters, digits, '_' and '-', a letter or '_' first, at most 48"
+            " characters, not beginning with 'pg_'."
+        )
+    return name
+
+
+def embedded_directory(url: str) -> Path:
+    """The folder of an `embedded:PATH` address."""
+    return Path(url.partition(":")[2] or default_database.partition(":")[2]).expanduser().absolute()
+
+
+def environment_number(name: str, default: float, environ: Mapping[str, str] = os.environ) -> float:
+    """A number from the environment. Raises `ConfigError` that names the variable and what it holds."""
+    text = environ.get(name)
+    if not text:
+        return default
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"{name} is {text!r}; it must be a number, such as {default:g}.") from None
+
+
+def redact(text: str) -> str:
+    """`text` without what gives access: passwords in addresses, webhook tokens, and values of secret variables."""
+    text = _url_password.sub(rf"\g<head>{_hidden}@", text)
+    text = _key_value_password.sub(rf"\g<head>{_hidden}", text)
+    text = _webhook_path.sub(rf"\g<head>{_hidden}", text)
+    for secret in _environment_secrets():
+        if secret in text:
+            text = text.replace(secret, _hidden)
+    return text
+
+
+def _environment_secrets() -> list[str]:
+    """The secret texts that this process was given, longest first."""
+    secrets: set[str] = set()
+    for name, value in os.environ.items():
+        if _secret_names.search(name) and len(value) >= 8:
+            if "://" in value:
+                password = _password_of(value)
+                secrets.update(p for p in (password, unquote(password)) if len(p) >= 4)
+            else:
+                secrets.add(value)
+    return sorted(secrets, key=len, reverse=True)
+
+
+def _password_of(url: str) -> str:
+    try:
+        return urlsplit(url).netloc.rpartition("@")[0].partition(":")[2]
+    except ValueError:
+        return ""
+
+
+def _redact_event(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = redact(value)
+    return event
+
+
+def setup_logging(level: str = "info", *, as_json: bool | None = None) -> None:
+    """One line an event on standard error: JSON unless that is a terminal. Raises `ConfigError` for an unknown level."""
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise ConfigError(f"The log level {level!r} is unknown. Use debug, info, warning or error.")
+    if as_json is None:
+        as_json = not sys.stderr.isatty()
+    renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info if as_json else _pass_through,
+            _redact_event,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(stream=sys.stderr, level=max(number, logging.WARNING), format="%(message)s", force=True)
+
+
+def _pass_through(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    return event

@@ -1,0 +1,171 @@
+"""The janitor: what must happen by the clock. Each duty is a loop of its own, bounded and safe to run in every process.
+
+due      makes jobs ready when their moment has come, on an exact timer
+sweep    takes back what a dead process held, when the next lease ends
+beat     shows that this supervisor lives, and rings its own bell to learn whether the listener still hears
+days     makes tomorrow's history partitions
+cancels  hands cancel requests to the running attempts
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+import structlog
+
+from agentrt.config import Settings
+from agentrt.engine.runner import Runner
+from agentrt.engine.stats import Cause, Stats
+from agentrt.store import Store
+from agentrt.store.listener import Listener
+
+log = structlog.get_logger("agentrt.janitor")
+due_max = 500
+sweep_max = 200
+quiet_sweep_s = 60.0
+days_ahead = 7
+days_every_s = 6 * 3600.0
+timer_max_s = 3600.0
+
+
+class Bell:
+    """Something to wait for, at most so long."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether it was rung; False: the time is up. What is rung from now on counts for the next wait."""
+        try:
+            async with asyncio.timeout(max(0.0, timeout_s)):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._event.clear()
+        return True
+
+
+class Janitor:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        runner: Runner,
+        listener: Listener,
+        stats: Stats,
+        supervisor: UUID,
+        ring_claimer: Callable[[Cause], None],
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._runner = runner
+        self._listener = listener
+        self._stats = stats
+        self._supervisor = supervisor
+        self._ring_claimer = ring_claimer
+        self._shortest_lease_s = min(
+            [settings.lease_s, *(agent.lease_s for agent in runner.agents.values() if agent.lease_s is not None)]
+        )
+        self._next_sweep_at = 0.0
+        self._heard_bell = asyncio.Event()
+        self.state = "running"
+        self.due_bell = Bell()
+        self.sweep_bell = Bell()
+        self.cancel_bell = Bell()
+        self.beat_bell = Bell()
+        self._heard_cancel_at = 0.0
+        self.on_beat: Callable[[], None] = lambda: None
+
+    async def due(self) -> None:
+        """A timer on the next due moment; set anew when a job is delayed, here or elsewhere."""
+        while True:
+            moved, next_s = await self._store.due(due_max)
+            if moved:
+                self._ring_claimer("timer")
+            if moved < due_max:
+                await self.due_bell.wait(timer_max_s if next_s is None else min(max(next_s, 0.0), timer_max_s))
+
+    async def sweep(self) -> None:
+        """Look when the next lease of anybody ends. What is claimed after a look ends at the earliest a lease later,
+        so new work (`work_seen`) brings the next look forward to then."""
+        loop = asyncio.get_running_loop()
+        while True:
+            report = await self._store.sweep(sweep_max)
+            count = len(report.made_ready) + len(report.failed)
+            if count:
+                self._stats.swept += count
+                log.warning("jobs.swept", made_ready=report.made_ready, ended=report.failed)
+            wait_s = quiet_sweep_s if report.next_s is None else min(max(report.next_s, 0.0), quiet_sweep_s)
+            self._next_sweep_at = loop.time() + wait_s + random.uniform(0.02, 0.2)  # noqa: S311 - spreads the sweepers
+            while count < sweep_max and (left := self._next_sweep_at - loop.time()) > 0:
+                await self.sweep_bell.wait(left)
+
+    def work_seen(self) -> None:
+        """Somebody may claim something now."""
+        at = asyncio.get_running_loop().time() + self._shortest_lease_s + 0.1
+        if at < self._next_sweep_at:
+            self._next_sweep_at = at
+            self.sweep_bell.ring()
+
+    async def beat(self) -> None:
+        about = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "agents": sorted(self._runner.agents),
+            "slots": self._settings.slots,
+        }
+        while True:
+            self._heard_bell.clear()
+            await self._store.beat(self._supervisor, {**about, "state": self.state})
+            self.on_beat()
+            if self._listener.listening and not await self._hears_itself():
+                await self._listener.rebuild(f"its own bell was not heard within {self._settings.deaf_s:g} s")
+            await self.beat_bell.wait(self._settings.beat_s)
+
+    async def _hears_itself(self) -> bool:
+        try:
+            async with asyncio.timeout(self._settings.deaf_s):
+                await self._heard_bell.wait()
+        except TimeoutError:
+            await asyncio.sleep(0.05)  # a loop that was blocked has its input still unread: one more turn
+        return self._heard_bell.is_set()
+
+    def heard_bell(self, supervisor: str) -> None:
+        if supervisor == str(self._supervisor):
+            self._heard_bell.set()
+
+    async def days(self) -> None:
+        while True:
+            await self._store.ensure_days(days_ahead)
+            await asyncio.sleep(days_every_s)
+
+    async def cancels(self) -> None:
+        """Look up who shall be cancelled, when told."""
+        while True:
+            await self.cancel_bell.wait(quiet_sweep_s)
+            running = list(self._runner.attempts)
+            if not running:
+                continue
+            for job_id, fence, reason in await self._store.cancel_requests(running):
+                attempt = self._runner.attempts.get(job_id)
+                if attempt is not None and attempt.job.fence == fence:
+                    attempt.stop("cancelled", reason)
+
+    def heard_cancel(self) -> None:
+        self._heard_cancel_at = time.monotonic()
+        self.cancel_bell.ring()
+
+    def claimed(self, asked_at: float) -> None:
+        """Jobs of a claim begun at `asked_at` have started: a cancel heard since then may have been meant for one of them."""
+        if self._heard_cancel_at >= asked_at:
+            self.cancel_bell.ring()

@@ -1,0 +1,213 @@
+"""The values that travel between the floors: states, limits, retry policy, jobs on their way in and out.
+
+Knows no database and no event loop.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+from agentrt.errors import UsageError
+
+# ------------------------------------------------------------------ limits; each is checked where a value comes in
+
+payload_bytes_max = 1024 * 1024
+error_chars_max = 8_000
+traceback_chars_max = 16_000
+name_chars_max = 200
+delay_s_max = 10 * 366 * 86_400.0
+send_batch_max = 500  # each distinct key holds a lock until commit
+attempts_max = 1_000_000
+priority_lowest = 9
+
+
+class State(StrEnum):
+    """Where a job stands. The first five are unfinished and live in `jobs`; the rest are final and live in `history`."""
+
+    scheduled = "scheduled"
+    ready = "ready"
+    blocked = "blocked"
+    running = "running"
+    parked = "parked"
+    succeeded = "succeeded"
+    failed = "failed"
+    cancelled = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        return self in (State.succeeded, State.failed, State.cancelled)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often and how far apart an agent's attempts are.
+
+    The delay before attempt n+1 is `base_s * factor ** (n - 1)`, at most `cap_s`, and then a random share of up to
+    `jitter` is taken off, so that jobs that failed together do not come back together.
+    """
+
+    max_attempts: int = 5
+    base_s: float = 2.0
+    factor: float = 2.0
+    cap_s: float = 3_600.0
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        require_within("max_attempts", self.max_attempts, 1, attempts_max)
+        require_within("base_s", self.base_s, 0, delay_s_max)
+        require_within("factor", self.factor, 1, 1_000)
+        require_within("cap_s", self.cap_s, 0, delay_s_max)
+        require_within("jitter", self.jitter, 0, 1)
+
+    def delay_s(self, attempt: int) -> float:
+        """The wait after `attempt` (counted from 1) failed. Capped before the power can overflow."""
+        if self.base_s <= 0 or self.cap_s <= 0:
+            return 0.0
+        doublings_to_cap = math.log(self.cap_s / self.base_s, self.factor) if self.factor > 1 else math.inf
+        exponent = max(0, attempt - 1)
+        full = self.cap_s if exponent >= doublings_to_cap else self.base_s * self.factor**exponent
+        return min(full, self.cap_s) * (1 - self.jitter * random.random())  # noqa: S311 - spreads load, guards nothing
+
+
+Order = Literal["strict", "loose"]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPolicy:
+    """What the store must know of an agent to claim for it."""
+
+    name: str
+    concurrency: int | None
+    limit: int | None
+    max_attempts: int
+    lease_s: float
+
+
+@dataclass(slots=True)
+class NewJob:
+    """A message on its way in: encoded, checked, not yet stored."""
+
+    agent: str
+    payload: bytes
+    key: str | None = None
+    priority: int = 5
+    delay_s: float = 0.0
+    run_at: datetime | None = None
+    max_attempts: int | None = None
+    dedup: str | None = None
+    parent: int | None = None
+    root: int | None = None
+    watched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The answer to a send. `existed`: the dedup key had a job already, and this is its id."""
+
+    id: int
+    existed: bool = False
+
+
+@dataclass(slots=True)
+class Claimed:
+    """A job as the claim hands it out, with the right to run it until the lease ends."""
+
+    id: int
+    fence: int
+    agent: str
+    key: str | None
+    attempt: int
+    max_attempts: int
+    payload: str
+    priority: int
+    ord: int
+    root: int
+    lease_s: float
+    waited_s: float
+    limited: bool = False  # its agent has a limit over all processes
+    steps: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Failure:
+    """What is kept of a failed attempt: class, text and traceback as text, a reason in one word."""
+
+    reason: str
+    kind: str
+    text: str
+    traceback: str = ""
+
+    @property
+    def line(self) -> str:
+        return f"{self.kind}: {self.text}" if self.text else self.kind
+
+
+@dataclass(slots=True)
+class Finish:
+    """The final outcome of an attempt; moves the job to history."""
+
+    id: int
+    fence: int
+    state: State
+    result: str | None = None
+    failure: Failure | None = None
+
+
+@dataclass(slots=True)
+class Reschedule:
+    """An outcome that gives the job back. `counts`: whether the attempt is used up."""
+
+    id: int
+    fence: int
+    delay_s: float
+    counts: bool
+    failure: Failure | None = None
+    loose: bool = False
+
+
+Outcome = Finish | Reschedule
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a job ended, as a waiter reads it."""
+
+    id: int
+    agent: str
+    state: State
+    result: str | None
+    reason: str | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What one sweep did, and when the next is worth its while."""
+
+    made_ready: list[int]
+    failed: list[int]
+    next_s: float | None
+
+
+JobRow = dict[str, Any]  # one row of the view `all_jobs`, as the command line shows it
+
+
+def require_within(name: str, value: float, low: float, high: float) -> None:
+    """Refuse a number outside its limits, naming both. Raises `UsageError`."""
+    if not isinstance(value, (int, float)) or not low <= value <= high:
+        raise UsageError(f"{name} is {value!r}; it must be a number from {low:g} to {high:g}.")
+
+
+def require_name(what: str, value: str) -> None:
+    """Refuse a name (agent, key, dedup) that is empty, too long or not storable. Raises `UsageError`."""
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{what} is {value!r}; it must be a text of 1 to {name_chars_max} characters.")
+    if len(value) > name_chars_max:
+        raise UsageError(f"{what} has {len(value)} characters; at most {name_chars_max} are allowed.")
+    if "\x00" in value or any(0xD800 <= ord(c) <= 0xDFFF for c in value):
+        raise UsageError(f"{what} is {value!r}; it holds a NUL or a lone surrogate, which no database stores.")

@@ -1,0 +1,171 @@
+"""Connections: a lane is one connection that serves one statement at a time, made when first needed and again when lost.
+
+No pool of the driver: its release runs a reset query, which costs more than the statements between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import asyncpg
+
+from agentrt.config import redact
+from agentrt.errors import ConfigError, StoreError, StoreUnavailable
+from agentrt.store.sql import Statement
+
+connect_timeout_s = 10.0
+command_timeout_s = 30.0
+idle_lane_s = 30.0
+_repeats_max = 5
+
+# The server-side answer to a client that vanished without a word: without these its row locks live for two hours.
+server_settings = {
+    "application_name": "agentrt",
+    "jit": "off",
+    "statement_timeout": "30000",
+    "idle_in_transaction_session_timeout": "30000",
+    "tcp_keepalives_idle": "15",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+}
+
+_gone = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,  # a demoted primary: this session stays read-only for life
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    ConnectionError,
+    TimeoutError,
+    OSError,
+)
+_refused = (
+    asyncpg.InvalidPasswordError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+)
+_again = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+_no_tables = (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError)
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turn the driver's errors into agentrt's. The text names what was being done, never the address's password."""
+    try:
+        yield
+    except _refused as error:
+        raise ConfigError(
+            f"The database refuses this address: {redact(str(error))}. Check --database or AGENTRT_DATABASE_URL."
+        ) from None
+    except _no_tables as error:
+        raise StoreError(f"{doing}: {redact(str(error))}. Run 'agentrt migrate' to make the tables.") from None
+    except _gone as error:
+        text = redact(str(error)) or type(error).__name__
+        raise StoreUnavailable(f"{doing}: the database cannot be reached ({text}).") from None
+    except asyncpg.PostgresError as error:
+        hint = f" {error.hint}" if getattr(error, "hint", None) else ""
+        raise StoreError(f"{doing}: {redact(str(error))}{hint}") from None
+    except ValueError as error:  # a malformed address, or an argument that the driver cannot encode
+        raise ConfigError(f"{doing}: {redact(str(error))}") from None
+
+
+async def connect(dsn: str) -> asyncpg.Connection:
+    """A new connection with agentrt's session settings. Raises what `translated` makes of it."""
+    with translated("connect"):
+        return await asyncpg.connect(
+            dsn, timeout=connect_timeout_s, command_timeout=command_timeout_s, server_settings=server_settings
+        )
+
+
+class Lane:
+    """One connection for one statement at a time; the callers queue."""
+
+    def __init__(self, dsn: str, timeout_s: float = command_timeout_s) -> None:
+        self._dsn = dsn
+        self._timeout_s = timeout_s
+        self._connection: asyncpg.Connection | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def busy(self) -> bool:
+        return self._lock.locked()
+
+    async def fetch(self, statement: Statement, *values: Any) -> list[asyncpg.Record]:
+        """Run a statement. A deadlock or a serialization failure is repeated: it changed nothing."""
+        async with self._lock:
+            for repeat in range(_repeats_max + 1):
+                with translated(statement.name):
+                    try:
+                        return await self._fetch_once(statement, values)
+                    except _again:
+                        if repeat == _repeats_max:
+                            raise
+                    except _gone:
+                        self.drop()
+                        raise
+                await asyncio.sleep(0.01 * 2**repeat)
+        raise AssertionError("unreachable")
+
+    async def _fetch_once(self, statement: Statement, values: tuple[Any, ...]) -> list[asyncpg.Record]:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = None
+            self._connection = await connect(self._dsn)
+        rows: list[asyncpg.Record] = await self._connection.fetch(statement.text, *values, timeout=self._timeout_s)
+        return rows
+
+    def drop(self) -> None:
+        """Forget the connection at once, without waiting for an answer from the other side."""
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            connection.terminate()
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            with translated("close"):
+                try:
+                    await connection.close(timeout=2)
+                except _gone:
+                    connection.terminate()
+
+
+class Lanes:
+    """A few lanes that share the statements of many tasks; those that were idle for long are closed."""
+
+    def __init__(self, dsn: str, size: int) -> None:
+        self._lanes = [Lane(dsn) for _ in range(size)]
+        self._used_at: dict[int, float] = {}
+        self._next = 0
+
+    async def fetch(self, statement: Statement, *values: Any) -> list[asyncpg.Record]:
+        return await self._pick().fetch(statement, *values)
+
+    def _pick(self) -> Lane:
+        """The first lane that is free, so that the later ones fall idle; when all are busy, each in turn."""
+        now = asyncio.get_running_loop().time()
+        for index, lane in enumerate(self._lanes):
+            if not lane.busy:
+                self._used_at[index] = now
+                return lane
+        self._next = (self._next + 1) % len(self._lanes)
+        self._used_at[self._next] = now
+        return self._lanes[self._next]
+
+    async def close_idle(self) -> None:
+        """Close the connections that nothing used for `idle_lane_s`."""
+        now = asyncio.get_running_loop().time()
+        for index, lane in enumerate(self._lanes):
+            if not lane.busy and now - self._used_at.get(index, now) > idle_lane_s:
+                self._used_at.pop(index)
+                await lane.close()
+
+    async def close(self) -> None:
+        for lane in self._lanes:
+            await lane.close()

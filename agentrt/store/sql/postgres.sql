@@ -1,0 +1,138 @@
+-- The statements of the runtime on PostgreSQL. What changes jobs is a function with pinned plans (see migrations).
+
+-- name: send_plain
+-- Insert messages without dedup keys and with at most one mailbox. Returns: id, in order.
+insert into agentrt.jobs(agent, key, priority, run_after, max_attempts, payload, parent, root, watched)
+select u.a, u.k, u.p, coalesce(u.t, agentrt.agentrt_now() + make_interval(secs => u.s)), u.m, u.b::json, u.pa, u.ro, u.w
+  from unnest(:agents::text[], :keys::text[], :priorities::int2[], :delays::float8[], :run_ats::timestamptz[],
+              :max_attempts::int[], :payloads::text[], :parents::bigint[], :roots::bigint[], :watched::boolean[])
+       with ordinality u(a, k, p, s, t, m, b, pa, ro, w, o)
+ order by u.o
+returning id;
+
+-- name: send
+-- Insert messages with dedup keys or several mailboxes. Returns: n, id, existed, in order.
+select * from agentrt.send(:agents, :keys, :priorities, :delays, :run_ats, :max_attempts, :payloads, :dedups, :parents,
+                           :roots, :watched);
+
+-- name: claim
+-- Lease ready jobs to a supervisor. Returns: the jobs, unordered, with their recorded steps.
+select * from agentrt.claim(:supervisor, :agents, :limits, :global, :max_attempts, :leases, :total);
+
+-- name: finish
+-- Move ended jobs to history under their fences. Returns: the ids accepted.
+select id from agentrt.finish(:ids, :fences, :states, :results, :reasons, :kinds, :texts, :tracebacks, :keyed, :limited);
+
+-- name: finished_by
+-- Which of these attempts are in history already. Returns: id. Asked when the answer to `finish` was lost.
+select h.id from unnest(:ids::bigint[], :fences::bigint[]) u(id, fence)
+  join agentrt.history h on h.id = u.id and h.fence = u.fence;
+
+-- name: reschedule
+-- Give jobs back, at once or later, under their fences. Returns: the ids accepted.
+select * from agentrt.reschedule(:ids, :fences, :delays, :counts, :loose, :reasons, :kinds, :texts, :tracebacks, :keyed, :limited);
+
+-- name: record_step
+-- Record a step's output under the fence. Returns: owned, output (the first one stored).
+select * from agentrt.record_step(:id, :fence, :step, :output);
+
+-- name: renew
+-- Renew leases. Returns: the ids still owned.
+select * from agentrt.renew(:ids, :fences, :leases);
+
+-- name: sweep
+-- Take back lost jobs. Returns: made_ready, ended, next_s.
+select * from agentrt.sweep(:limit, :dead);
+
+-- name: due
+-- Make due jobs ready. Returns: moved, next_s.
+select * from agentrt.due(:limit);
+
+-- name: cancel_requests
+-- Which of these running jobs shall be cancelled. Returns: id, fence, reason.
+select j.id, j.fence, j.cancel_reason as reason from agentrt.jobs j
+ where j.id = any(:ids::bigint[]) and j.cancel_reason is not null;
+
+-- name: cancel
+-- Cancel a job. Returns: what is true now, null for no such job.
+select agentrt.cancel(:id, :reason);
+
+-- name: retry
+-- Run an ended job again. Returns: its state now, null for no such job.
+select agentrt.retry(:id);
+
+-- name: results
+-- How jobs stand, and mark the unfinished as waited for. Returns: id, agent, state, result, reason, error.
+select * from agentrt.results(:ids);
+
+-- name: beat
+-- Register a supervisor or show that it lives, and ring its own bell. Returns: nothing.
+with me as (
+  insert into agentrt.supervisors as s (id, host, pid, agents, slots, state)
+  values (:supervisor, :host, :pid, :agents, :slots, :state)
+  on conflict (id) do update set beat_at = agentrt.agentrt_now(), state = excluded.state
+  returning s.id),
+gone as (
+  delete from agentrt.supervisors where beat_at < agentrt.agentrt_now() - interval '1 day')
+select pg_notify('agentrt' || '.bell', me.id::text) from me;
+
+-- name: leave
+-- A supervisor ends. Returns: nothing.
+delete from agentrt.supervisors where id = :supervisor;
+
+-- name: ensure_days
+-- Make the history partitions of the coming days. Returns: how many were made.
+select agentrt.ensure_days(:days);
+
+-- name: job
+-- One job with all that is kept of it. Returns: a row of all_jobs, or none.
+select * from agentrt.all_jobs where id = :id;
+
+-- name: attempts_of
+-- The attempts of a job that did not succeed, first first.
+select attempt, fence, supervisor, reason, kind, text, traceback, claimed_at, ended_at
+  from agentrt.attempts where job_id = :id order by fence;
+
+-- name: steps_of
+-- The recorded steps of a job, first first.
+select step, fence, output::text as output, recorded_at from agentrt.steps where job_id = :id order by recorded_at, step;
+
+-- name: jobs
+-- The newest jobs that match; null matches all. Returns: rows of all_jobs without payload and result.
+select id, job_type, status, state, key, priority, attempt_count, max_attempts, created_at, run_after, claimed_at, finished_at,
+       owner_id, lease_expires, reason, last_error, parent, root
+  from agentrt.all_jobs
+ where (:state::text is null or state = :state or status = :state) and (:agent::text is null or job_type = :agent)
+   and (:key::text is null or key = :key)
+ order by id desc limit :limit;
+
+-- name: counts
+-- How many unfinished jobs an agent has in each state, and how many ended in the last hour. Returns: agent, state, count.
+select agent, status as state, count(*) as count from agentrt.jobs group by 1, 2
+union all
+select agent, state, count(*) from agentrt.history
+ where finished_at > agentrt.agentrt_now() - interval '1 hour' group by 1, 2
+order by 1, 2;
+
+-- name: supervisors
+-- The supervisors that were seen in the last day, with the seconds since their last beat.
+select id, host, pid, agents, slots, state, started_at,
+       extract(epoch from agentrt.agentrt_now() - beat_at)::float8 as silent_s
+  from agentrt.supervisors order by started_at;
+
+-- name: standing
+-- What a job's answer to `why` is made of. Returns: one row, or none for a job that is not unfinished.
+select j.id, j.agent, j.key, j.status as state, j.attempt, j.max_attempts, j.last_error, j.cancel_reason,
+       extract(epoch from j.run_after - agentrt.agentrt_now())::float8 as due_in_s,
+       extract(epoch from greatest(j.lease_expires, l.expires) - agentrt.agentrt_now())::float8 as lease_left_s,
+       s.host, s.pid, extract(epoch from agentrt.agentrt_now() - s.beat_at)::float8 as silent_s,
+       (select h.id from agentrt.jobs h where h.agent = j.agent and h.key = j.key and h.kseq < j.kseq
+         order by h.kseq limit 1) as head_id,
+       (select count(*) from agentrt.supervisors k where j.agent = any(k.agents)
+           and k.beat_at > agentrt.agentrt_now() - interval '30 s') as workers,
+       (select count(*) from agentrt.jobs q where q.agent = j.agent and q.status = 'ready'
+           and (q.priority, q.ord) < (j.priority, j.ord)) as ahead
+  from agentrt.jobs j
+  left join agentrt.leases l on l.job_id = j.id and l.fence = j.fence
+  left join agentrt.supervisors s on s.id = j.supervisor
+ where j.id = :id;
