@@ -36,6 +36,7 @@ class Settings:
 
     slots: int = 100
     lease_s: float = 5.0
+    heartbeat_s: float | None = None  # None: a third of the lease
     poll_s: float = 30.0
     drain_s: float = 30.0
     beat_s: float = 9.0  # one statement: the supervisor's row, its own bell, what is due
@@ -48,6 +49,11 @@ class Settings:
         self._require("slots", 1, 100_000)
         self._require("lease_s", 0.3, 86_400)
         self._require("poll_s", 0.05, 86_400)
+        if self.heartbeat_s is not None and not 0.05 <= self.heartbeat_s <= self.lease_s / 3:
+            raise ConfigError(
+                f"The heartbeat is {self.heartbeat_s:g} s and the lease {self.lease_s:g} s; a heartbeat must be from 0.05 s to a"
+                f" third of the lease ({self.lease_s / 3:g} s), or one lost beat would lose the lease."
+            )
         self._require("drain_s", 0, 86_400)
         self._require("start_s", 0, 86_400)
 

@@ -23,7 +23,7 @@ _invisible = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | {ch
 
 
 def is_blank(text: str) -> bool:
-    """Whether a reader would see nothing: only spaces, control and zero-width characters. Discord refuses such a text (50006)."""
+    """Whether a reader would see nothing: there are only spaces, control and zero-width characters, or none at all."""
     return all(c in _invisible or unicodedata.category(c) in ("Zs", "Zl", "Zp", "Cc", "Cf") for c in text)
 
 
@@ -46,7 +46,7 @@ def split(text: str, units_max: int = message_units_max) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A code block as positions in the text: ``` at `start`, its code from `code`, the closing ``` from `close` to `end`."""
+    """A code block, as positions: its ``` at `start`, its code from `code`, the closing ``` from `close` to `end`."""
 
     start: int
     code: int
@@ -83,7 +83,7 @@ def _at_cut(text: str, at: int, cut: int, blocks: list[_Block]) -> tuple[str, in
 
 
 def _cut(text: str, at: int, window: int, blocks: list[_Block]) -> int:
-    """Where to end a part that may reach to `window`: the best boundary in its second half, else any, else a hard cut."""
+    """Where to end a part that may reach to `window`: the best boundary of its second half, else any, else hard."""
     if window == len(text):
         return window
     quarter, half = at + (window - at) // 4, at + (window - at) // 2

@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 import click
 
-from agentrt.cli.admin import agents, doctor, migrate
-from agentrt.cli.bench import bench
-from agentrt.cli.jobs import cancel, jobs, retry, show, why
-from agentrt.cli.run import run
-from agentrt.cli.send import send
 from agentrt.config import redact
 from agentrt.errors import AgentrtError, StoreError, StoreUnavailable, UsageError
 
+_modules = {
+    "run": "run",
+    "send": "send",
+    "jobs": "jobs",
+    "show": "jobs",
+    "why": "jobs",
+    "retry": "jobs",
+    "cancel": "jobs",
+    "agents": "admin",
+    "migrate": "admin",
+    "doctor": "admin",
+    "bench": "bench",
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class _Commands(click.Group):
+    """Each command's module is imported when it is used, so that a short command starts fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _modules:
+            return None
+        command: click.Command = getattr(import_module(f"agentrt.cli.{_modules[cmd_name]}"), cmd_name)
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="agentrt")
 def app() -> None:
     """agentrt: an asyncio runtime for many cooperating agents, on nothing but a database."""
-
-
-for command in (run, send, jobs, show, why, retry, cancel, agents, migrate, doctor, bench):
-    app.add_command(command)
 
 
 def main() -> None:

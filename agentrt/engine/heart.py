@@ -1,7 +1,7 @@
 """The heart: a thread of its own that keeps the leases of long jobs, and watches that the agents' event loop moves.
 
 It has an event loop and a connection of its own, so an agent that blocks the main loop keeps its lease. A job that ends
-within a third of its lease costs nothing here: it only enters and leaves a dictionary. Renewals that fall due together
+before its first heartbeat costs nothing here: it only enters and leaves a dictionary. Renewals that fall due together
 are one statement.
 """
 
@@ -18,6 +18,7 @@ from typing import Any
 
 import structlog
 
+from agentrt.config import Settings
 from agentrt.context import Attempt, running
 from agentrt.engine.stats import Stats
 from agentrt.errors import StoreError
@@ -38,11 +39,12 @@ class _Lease:
 class Heart:
     """`watch` and `forget` are called by the main loop; all else happens in the thread."""
 
-    def __init__(self, store: Store, stats: Stats, shortest_lease_s: float, stall_s: float) -> None:
+    def __init__(self, store: Store, stats: Stats, settings: Settings, shortest_lease_s: float) -> None:
         self._store = store.twin(timeout_s=min(renew_timeout_s, shortest_lease_s / 3))
         self._stats = stats
-        self._tick_s = min(0.5, shortest_lease_s / 6, stall_s / 2)
-        self._stall_s = stall_s
+        self._tick_s = min(0.5, shortest_lease_s / 6, settings.stall_s / 2)
+        self._stall_s = settings.stall_s
+        self._heartbeat_s = settings.heartbeat_s
         self._leases: dict[int, _Lease] = {}  # shared between the threads; each operation on it is atomic
         self._main: asyncio.AbstractEventLoop | None = None
         self._main_thread = 0
@@ -94,7 +96,8 @@ class Heart:
                 while not self._stop.is_set():
                     now = time.monotonic()
                     for lease in list(self._leases.values()):
-                        if not lease.beating and lease.expires - now < lease.attempt.job.lease_s * 2 / 3:
+                        job = lease.attempt.job
+                        if not lease.beating and now - (lease.expires - job.lease_s) > self._every_s(job.lease_s):
                             lease.beating = True
                             group.create_task(self._beat(lease), name=f"lease-{lease.attempt.job.id}")
                     self._watch_main_loop(now)
@@ -123,7 +126,10 @@ class Heart:
                 return
             if kept:
                 lease.expires = now + job.lease_s
-            pause_s = job.lease_s / 3 if kept else min(job.lease_s / 10, max(0.05, lease.expires - time.monotonic()))
+            pause_s = self._every_s(job.lease_s) if kept else min(job.lease_s / 10, max(0.05, lease.expires - time.monotonic()))
+
+    def _every_s(self, lease_s: float) -> float:
+        return lease_s / 3 if self._heartbeat_s is None else min(self._heartbeat_s, lease_s / 3)
 
     async def _sleep_while_held(self, lease: _Lease, seconds: float) -> bool:
         try:

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -68,7 +69,7 @@ class Supervisor:
         self._idle = asyncio.Event()
         self._committer = Committer(store, self.stats)
         shortest = min([settings.lease_s, *(a.lease_s for a in agents.values() if a.lease_s is not None)])
-        self._heart = Heart(store, self.stats, shortest, settings.stall_s)
+        self._heart = Heart(store, self.stats, settings, shortest)
         self._listener = Listener(store, self._heard, self._listening)
         self._beat_at = 0.0
         self._failed_loops: dict[str, str] = {}
@@ -100,7 +101,8 @@ class Supervisor:
     # -------------------------------------------------------------- life
 
     async def run(self) -> None:
-        await self._wait_for_database()
+        if not await self._database_is_up():
+            return
         try:
             async with asyncio.TaskGroup() as group:
                 self._build(group)
@@ -174,21 +176,27 @@ class Supervisor:
                 await asyncio.sleep(Retry(base_s=1, factor=2, cap_s=15, jitter=0.1).delay_s(len(deaths)))
                 self._failed_loops.pop(name, None)
 
-    async def _wait_for_database(self) -> None:
-        """Make or check the tables; a database that is not up yet is waited for. Raises what it finds after `start_s`."""
+    async def _database_is_up(self) -> bool:
+        """Make or check the tables; a database that is not up yet is waited for, and after `start_s` given up (raises).
+
+        False: told to stop meanwhile.
+        """
         deadline = time.monotonic() + self._settings.start_s
         failures = 0
-        while True:
+        while not self._draining.is_set():
             try:
                 await self._store.prepare()
-                return
+                return True
             except StoreUnavailable as error:
                 failures += 1
                 if time.monotonic() >= deadline:
                     raise StoreUnavailable(f"{error} Gave up after {self._settings.start_s:g} s.") from None
                 if failures == 1:
                     log.warning("database.waiting", error=str(error), at_most_s=self._settings.start_s)
-                await asyncio.sleep(outage_pause.delay_s(failures))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(outage_pause.delay_s(failures)):
+                        await self._draining.wait()
+        return False
 
     def _outage(self, text: str) -> None:
         if self.degraded_since is None:

@@ -8,9 +8,7 @@
 - `data` comes into being by renaming a finished `data.new`: there is never half a database.
 - Nothing listens on TCP. Authentication is trust, so only the server's user (and root) may enter the socket's folder.
 - PostgreSQL refuses to run as root, so root lends it another system user.
-- Only the wheel's programs are used: its own server class counts users on disk, which `kill -9` falsifies.
-
-POSIX only, and the programs are an extra: import this module where it is needed.
+- POSIX only, and the programs are an extra (the wheel's own server class counts users on disk): import it where needed.
 """
 
 from __future__ import annotations
@@ -36,17 +34,21 @@ from urllib.parse import quote
 from agentrt.errors import ConfigError, StoreUnavailable
 
 start_s_max = 60.0  # so long may crash recovery take
+stop_s_max = 60.0  # so long may the checkpoint of an orderly stop take
 turn_s_max = 180.0  # so long is waited for another process that starts or stops the server: it may have to run initdb
 poll_s = 0.02
 log_bytes_max = 10 * 1024 * 1024  # a longer server.log is emptied before the next start
 log_lines_shown_max = 20
-socket_bytes_max = 103  # unix(7): 108 on Linux, 104 on macOS, with the closing zero
 major_version = "18"
 port = "5432"  # here only a part of the socket's name; said everywhere, because PGPORT would speak otherwise
+# Where PostgreSQL and its clients take a socket: nothing they would split the path at, and short, because with the name
+# and a closing zero it has 104 bytes on macOS (sys/un.h), 108 on Linux (unix(7)).
+_socket_folder = re.compile(r"[\w/.+-]{1,89}", re.ASCII)
+_python = (sys.executable, "-I", "-S", "-c")  # starts fast and stays small: no packages, no settings of the caller's
 
 # Forks and leaves, so that its command is nobody's child and no caller has to reap it. The user changes only here,
 # because the server's user may not be able to run the caller's Python.
-_detach = """
+_detach_code = """
 import os, sys
 uid, gid, *command = sys.argv[1:]
 if os.fork():
@@ -60,11 +62,12 @@ os.execv(command[0], command)
 
 # - Uses relative names: should the directory be deleted and made anew, it must not meddle with the new one.
 # - Ignores SIGTERM: a service manager sends it to all at once, but the keeper's work begins when the others have ended.
-# - A user may come before `start` is granted, so it looks once more.
-# - `postmaster.pid` can be believed: a starter removes a stale one, and server.lock says that something lives. SIGINT
-#   is the fast shutdown (PostgreSQL manual, "Shutting Down the Server"); a second one changes nothing.
-# - Lets go of keeper.lock first: who has waited for start.lock must not take a dying keeper for a living one.
-_keeper = """
+# - A user may come before `start` is granted, so it looks once more. Lets go of keeper.lock before `start`: who waited
+#   for that must not take a dying keeper for a living one.
+# - `postmaster.pid` can be believed: a starter removes a stale one, and server.lock says that something lives. SIGINT is
+#   the fast shutdown, SIGQUIT the one without a checkpoint (PostgreSQL manual, "Shutting Down the Server"). PostgreSQL
+#   18.4 can need it: told to stop while it restarts after a crash of one of its processes, it may wait for ever.
+_keeper_code = """
 import fcntl, os, signal, sys, time
 
 def take(lock):
@@ -83,10 +86,11 @@ while True:
     if take(users):
         break
     fcntl.flock(start, fcntl.LOCK_UN)
+patient_until = time.monotonic() + float(sys.argv[2])
 while not take(server):
     try:
         with open("data/postmaster.pid") as file:
-            os.kill(int(file.readline()), signal.SIGINT)
+            os.kill(int(file.readline()), signal.SIGINT if time.monotonic() < patient_until else signal.SIGQUIT)
     except (OSError, ValueError):
         pass
     time.sleep(0.05)
@@ -100,8 +104,6 @@ class EmbeddedPostgres:
     The server lives until `close` or the end of this process (and of any it made by a bare fork: they share the use).
     When the server itself was killed, `open_embedded` starts it again; `dsn` stays the same.
     """
-
-    dsn: str
 
     def __init__(self, home: _Home, users: int, socket: str) -> None:
         self.dsn = f"postgresql://postgres@/agentrt?host={quote(socket)}&port={port}"
@@ -152,15 +154,15 @@ class _Home:
 
     @classmethod
     def prepare(cls, directory: Path) -> _Home:
-        """Make the directory and the lock files; let the server's user reach its data and its programs."""
+        """Make the directory and its files; let the server's user reach its data and its programs."""
         programs = _find_programs()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         uid, gid = _server_user(directory)
         home = cls(directory, directory / "data", programs, uid, gid, lent=uid != os.geteuid())
         if home.lent:
             _let_pass(uid, gid, home.data, programs / "postgres")
-        for name in ("users", "start", "server", "keeper"):
-            home._open(f"{name}.lock").close()
+        for name in ("users.lock", "start.lock", "server.lock", "keeper.lock", "server.log"):
+            home._open(name).close()
         return home
 
     def _open(self, name: str) -> FileIO:
@@ -190,10 +192,9 @@ class _Home:
 
     def ensure_keeper(self) -> None:
         """Afterwards a keeper waits for the end of the users. The caller holds users.lock."""
-        held = self.try_take("keeper", fcntl.LOCK_EX)
-        if held is not None:
+        if (held := self.try_take("keeper", fcntl.LOCK_EX)) is not None:
             with held:
-                keeper = (sys.executable, "-I", "-S", "-c", _keeper, str(held.fileno()))
+                keeper = (*_python, _keeper_code, str(held.fileno()), str(stop_s_max))
                 self._detach(held, os.geteuid(), os.getegid(), *keeper)
 
     def ensure_server(self) -> str:
@@ -202,8 +203,7 @@ class _Home:
         The caller holds start.lock. While server.lock is held and nobody answers, a server still starts or still ends,
         or the rest of a killed one does: each passes by itself.
         """
-        started = False
-        deadline = time.monotonic() + start_s_max
+        started, deadline = False, time.monotonic() + start_s_max
         while time.monotonic() < deadline:
             socket, answer = self._ask_server()
             if answer == 0:
@@ -214,8 +214,7 @@ class _Home:
                         raise self._unavailable("ended while it started")
                     self._ensure_data(held)
                     self._start_server(held)
-                started = True
-                deadline = time.monotonic() + start_s_max
+                started, deadline = True, time.monotonic() + start_s_max
             time.sleep(poll_s)
         raise self._unavailable(f"accepts no connections after {start_s_max:g} s; if it recovers, try again later")
 
@@ -234,18 +233,13 @@ class _Home:
         if version.exists() and version.read_text().strip() == major_version:
             return
         if self.data.exists() and any(self.data.iterdir()):
-            raise ConfigError(
-                f"{self.data} holds something else than data of PostgreSQL {major_version}. Name another directory"
-                " (the data of another version is moved over with pg_dump and psql)."
-            )
+            raise ConfigError(f"{self.data} holds no data of PostgreSQL {major_version}. Name another directory.")
         new = self.directory / "data.new"
-        if new.exists():
-            shutil.rmtree(new)
+        shutil.rmtree(new, ignore_errors=True)
         new.mkdir(mode=0o700)
         if self.lent:
             os.chown(new, self.uid, self.gid)
-        locale = ("--encoding=UTF8", "--locale=C")
-        self._run(held, "initdb", "-D", str(new), "-U", "postgres", "--auth=trust", *locale, "--no-instructions")
+        self._run(held, "initdb", "-D", str(new), "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C")
         sql = "CREATE DATABASE agentrt\n"  # before the rename and by no server: nobody sees data without the database
         self._run(held, "postgres", "--single", "-D", str(new), "-c", "exit_on_error=true", "postgres", stdin=sql)
         new.rename(self.data)
@@ -254,26 +248,22 @@ class _Home:
         os.close(parent)
 
     def _start_server(self, held: FileIO) -> None:
-        # A stale postmaster.pid prevents the start once any program of the same user has that pid, as in a restarted
-        # container. server.lock is ours and nobody answers, so it is stale; if some foreign server lived all the same,
-        # its shared memory, which is found by the inode of `data`, still keeps ours out.
+        # Two files name the last server's pid and prevent the start while any program of its user has that, as happens
+        # in a restarted container. They are stale: server.lock is ours and nobody answers. (Shared memory, found by the
+        # inode of `data`, still keeps ours out if a foreign server lives all the same.)
+        folder = self._socket_directory()
         (self.data / "postmaster.pid").unlink(missing_ok=True)
-        settings = (
-            "listen_addresses=",
-            f"unix_socket_directories={self._socket_directory()}",
-            "unix_socket_permissions=0700",  # who can open the socket is superuser
-        )
-        options = (part for setting in settings for part in ("-c", setting))
-        command = (str(self.programs / "postgres"), "-D", str(self.data), "-p", port, *options)
-        self._detach(held, self.uid, self.gid, *command)
+        (folder / f".s.PGSQL.{port}.lock").unlink(missing_ok=True)
+        options = ("-p", port, "-h", "", "-k", str(folder), "-c", "unix_socket_permissions=0700")
+        self._detach(held, self.uid, self.gid, str(self.programs / "postgres"), "-D", str(self.data), *options)
 
     def _socket_directory(self) -> Path:
         """`data` itself, or a short folder of the server's user when a socket's address cannot hold that path."""
-        if _holds_socket(self.data):
+        if _socket_folder.fullmatch(str(self.data)):
             return self.data
         name = hashlib.sha256(f"{self.data}:{self.data.stat().st_ino}".encode()).hexdigest()[:12]
         short = Path(tempfile.gettempdir()).resolve() / f"agentrt-{name}"
-        if not _holds_socket(short):
+        if not _socket_folder.fullmatch(str(short)):
             raise ConfigError(f"No socket fits in {self.data}, nor in {short}. Set a shorter and plainer TMPDIR.")
         short.mkdir(mode=0o700, exist_ok=True)
         if self.lent:
@@ -287,13 +277,10 @@ class _Home:
 
     def _detach(self, held: FileIO, uid: int, gid: int, *command: str) -> None:
         """Start a program that outlives this process and shares nothing with it but the lock `held`."""
-        self._run(held, sys.executable, "-I", "-S", "-c", _detach, str(uid), str(gid), *command, lend=False)
+        self._run(held, *_python, _detach_code, str(uid), str(gid), *command, lend=False)
 
     def _run(self, held: FileIO, program: str, *options: str, stdin: str = "", lend: bool = True) -> None:
-        """Run a program, as the server's user if `lend`. Should this process die, `held` makes the next one wait for it.
-
-        It has its own session, because a Ctrl-C in the terminal goes to the whole group of this one.
-        """
+        """Run a program, as the server's user if `lend`. It inherits `held`: if we die, our successor waits for it."""
         lend = lend and self.lent
         with self._open("server.log") as log:
             if os.fstat(log.fileno()).st_size > log_bytes_max:
@@ -306,7 +293,7 @@ class _Home:
                 cwd=self.directory,
                 env=_environment(),
                 pass_fds=[held.fileno()],
-                start_new_session=True,
+                start_new_session=True,  # a Ctrl-C in the terminal goes to the whole group of this process
                 user=self.uid if lend else None,
                 group=self.gid if lend else None,
                 extra_groups=[] if lend else None,
@@ -316,10 +303,8 @@ class _Home:
             raise self._unavailable(f"cannot start: {Path(program).name} ended with status {ended.returncode}")
 
     def _unavailable(self, what: str) -> StoreUnavailable:
-        log = self.directory / "server.log"
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else ["(there is no log)"]
-        end = "\n".join(lines[-log_lines_shown_max:])
-        return StoreUnavailable(f"The embedded PostgreSQL in {self.directory} {what}. Its log ends:\n{end}")
+        lines = (self.directory / "server.log").read_text(errors="replace").splitlines()[-log_lines_shown_max:]
+        return StoreUnavailable(f"The embedded PostgreSQL in {self.directory} {what}. Log ends:\n" + "\n".join(lines))
 
 
 def _find_programs() -> Path:
@@ -339,10 +324,8 @@ def _server_user(directory: Path) -> tuple[int, int]:
     if os.geteuid() != 0:
         return os.geteuid(), os.getegid()
     for path in (directory / "data", directory):
-        with suppress(FileNotFoundError):
-            owner = path.stat()
-            if owner.st_uid != 0:
-                return owner.st_uid, owner.st_gid
+        if path.exists() and (owner := path.stat()).st_uid != 0:
+            return owner.st_uid, owner.st_gid
     try:
         entry = pwd.getpwnam("postgres")
     except KeyError:
@@ -362,12 +345,7 @@ def _let_pass(uid: int, gid: int, *paths: Path) -> None:
             folder.chmod(stat.S_IMODE(found.st_mode) | needed)
 
 
-def _holds_socket(folder: Path) -> bool:
-    """Whether PostgreSQL and its clients take a socket in this folder: short, and nothing they would split it at."""
-    address = str(folder / f".s.PGSQL.{port}")
-    return len(os.fsencode(address)) <= socket_bytes_max and re.fullmatch(r"[\w/.+-]+", address, re.ASCII) is not None
-
-
 def _environment() -> dict[str, str]:
-    """The caller's, without the PG… variables that would change what the programs do, and with English messages."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {"LC_ALL": "C"}
+    """No PG… variable, which would change what the programs do, and no secret, which the server's user could read."""
+    kept = {name: os.environ[name] for name in ("PATH", "TZ", "LD_LIBRARY_PATH") if name in os.environ}
+    return kept | {"LC_ALL": "C"}

@@ -6,7 +6,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrt.agents.discord_text import is_blank, message_units_max, split, units
@@ -19,7 +19,9 @@ def visible(text: str) -> str:
 
 
 def pieces() -> st.SearchStrategy[str]:
-    words = st.sampled_from(["otter", " ", "  ", "\n", "\n\n", "\n    ", "🦦", "👩‍🚀", "👍🏽", "🇫🇮", "é", "x" * 70, "、", "\u200b"])
+    words = st.sampled_from(
+        ["otter", " ", "\n", "\n\n", "\n    ", "🦦", "👩‍🚀", "👍🏽", "🇫🇮", "é", "x" * 70, "、", "\u200b"]
+    )
     fences = st.sampled_from(["```", "```python\n", "\n```\n", "````", "```\n```", "`"])
     return st.lists(st.one_of(words, words, words, words, fences), max_size=120).map("".join)
 
@@ -29,7 +31,9 @@ def test_a_text_that_fits_is_one_message_as_it_is(text: str) -> None:
     assert split(text) == [text]
 
 
-@pytest.mark.parametrize("text", ["a" * 2_001, "a" * 9_000, "🦦" * 2_000, "🦦" * 1_001, "wörd " * 1_800, ("line\n" * 3_000)])
+@pytest.mark.parametrize(
+    "text", ["a" * 2_001, "a" * 9_000, "🦦" * 2_000, "🦦" * 1_001, "wörd " * 1_800, "line\n" * 3_000]
+)
 def test_a_long_text_becomes_full_parts_and_loses_only_space_at_the_cuts(text: str) -> None:
     parts = split(text)
     assert all(0 < units(part) <= message_units_max for part in parts)
@@ -37,15 +41,17 @@ def test_a_long_text_becomes_full_parts_and_loses_only_space_at_the_cuts(text: s
     assert len(parts) == -(-units(text.rstrip()) // message_units_max)
 
 
+@settings(max_examples=200, deadline=None, database=None)
 @given(pieces(), st.integers(120, 400))
 def test_every_part_fits_shows_something_and_nothing_visible_is_lost(text: str, units_max: int) -> None:
     parts = split(text, units_max)
     if units(text) > units_max:
         assert all(units(part) <= units_max and not is_blank(part) for part in parts)
-        rest = iter(visible("".join(parts)))  # All of the text in its order; a language may be repeated in between.
+        rest = iter(visible("\n".join(parts)))  # All of the text in its order; a language may be repeated in between.
         assert all(c in rest for c in visible(text))
 
 
+@settings(max_examples=200, deadline=None, database=None)
 @given(pieces(), st.integers(120, 400))
 def test_a_split_never_breaks_a_code_fence(text: str, units_max: int) -> None:
     for part in split(text, units_max) if units(text) > units_max else []:

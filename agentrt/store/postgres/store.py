@@ -72,6 +72,11 @@ class PostgresStore:
     async def pending_migrations(self) -> list[str]:
         return await migrating.pending(self.dsn, self.schema)
 
+    async def migration_script(self) -> str:
+        """What `migrate` would do, as SQL for psql; empty when nothing is missing."""
+        missing = await self.pending_migrations()
+        return migrating.script(self.schema, missing) if missing else ""
+
     async def prepare(self, *, upgrade: bool = False) -> None:
         """Make the tables where there are none; those of an older agentrt are left alone unless `upgrade` says so.
 
@@ -251,6 +256,10 @@ class PostgresStore:
 
     async def supervisors(self) -> list[JobRow]:
         return await self._rows("supervisors")
+
+    async def examine(self, what: str, *values: object) -> list[JobRow]:
+        """What the doctor asks: `server` and `transactions` need no tables, `jobs` and `ring` do."""
+        return await self._rows(f"doctor_{what}", *values)
 
     async def _rows(self, name: str, *values: Any) -> list[JobRow]:
         return [dict(row) for row in await self._lanes.fetch(self._sql[name], *values)]

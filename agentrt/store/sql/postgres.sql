@@ -136,3 +136,41 @@ select j.id, j.agent, j.key, j.status as state, j.attempt, j.max_attempts, j.las
   left join agentrt.leases l on l.job_id = j.id and l.fence = j.fence
   left join agentrt.supervisors s on s.id = j.supervisor
  where j.id = :id;
+
+-- ---- doctor
+
+-- name: doctor_server
+-- The server as this session sees it; needs no tables. Returns: one row.
+select current_setting('server_version_num')::int as version_num, current_setting('server_version') as version,
+       clock_timestamp() as now, pg_is_in_recovery() as standby, current_setting('autovacuum')::boolean as autovacuum,
+       current_setting('default_transaction_isolation') as isolation,
+       pg_notification_queue_usage()::float8 as queue_usage,
+       pg_has_role(current_user, 'pg_read_all_stats', 'usage') as sees_all;
+
+-- name: doctor_transactions
+-- Transactions of this database that have been open for :older_s seconds and more, the oldest 20 first.
+select pid, usename as role, application_name as application, state,
+       extract(epoch from clock_timestamp() - xact_start)::float8 as open_s
+  from pg_stat_activity
+ where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()
+   and xact_start < clock_timestamp() - make_interval(secs => :older_s::float8)
+ order by xact_start limit 20;
+
+-- name: doctor_ring
+-- Ring the bell with a token of the caller's. Returns: nothing. Supervisors ignore a bell that is not their own.
+select pg_notify('agentrt' || '.bell', :token::text);
+
+-- name: doctor_jobs
+-- Work that lies about for more than :late_s seconds, and the state of the jobs table. Returns: one row.
+-- The moment is a scalar query, so that the partial index on run_after can be asked for it.
+with late as (select agentrt.agentrt_now() - make_interval(secs => :late_s::float8) as moment)
+select l.lost, l.lost_since_s, d.due, d.due_since_s, coalesce(t.n_dead_tup, 0) as dead, coalesce(t.n_live_tup, 0) as live,
+       extract(epoch from now() - coalesce(greatest(t.last_vacuum, t.last_autovacuum),
+               (select max(applied_at) from agentrt.migrations)))::float8 as vacuumed_s
+  from (select count(*) as lost,
+               extract(epoch from agentrt.agentrt_now() - min(greatest(j.lease_expires, r.expires)))::float8 as lost_since_s
+          from agentrt.jobs j left join agentrt.leases r on r.job_id = j.id and r.fence = j.fence
+         where j.status = 'running' and greatest(j.lease_expires, r.expires) < (select moment from late)) l,
+       (select count(*) as due, extract(epoch from agentrt.agentrt_now() - min(run_after))::float8 as due_since_s
+          from agentrt.jobs where status = 'scheduled' and run_after < (select moment from late)) d
+  left join pg_stat_all_tables t on t.relid = 'agentrt.jobs'::regclass;

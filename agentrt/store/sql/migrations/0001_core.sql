@@ -171,8 +171,10 @@ begin
 end$$;
 create trigger jobs_wake after insert on agentrt.jobs
   for each statement execute function agentrt.jobs_wake('ready');
-create trigger jobs_ready after update of status on agentrt.jobs
-  for each row when (new.status = 'ready' and old.status <> 'ready') execute function agentrt.jobs_wake('ready');
+-- Any update of a ready job, not only one that made it ready: a claim skips a row that is locked at that moment (somebody
+-- begins to wait for it, or changes its priority), and must hear when the lock is gone.
+create trigger jobs_ready after update on agentrt.jobs
+  for each row when (new.status = 'ready') execute function agentrt.jobs_wake('ready');
 create trigger jobs_due after update of status on agentrt.jobs
   for each row when (new.status = 'scheduled') execute function agentrt.jobs_wake('due');
 

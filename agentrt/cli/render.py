@@ -1,0 +1,204 @@
+"""What the commands print: tables for people, JSON for pipes. A text from the database is made safe for a terminal first."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import unicodedata
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from io import StringIO
+
+import click
+from rich.console import Console
+from rich.highlighter import JSONHighlighter
+from rich.table import Table
+from rich.text import Text
+
+from agentrt import codec
+from agentrt.config import redact
+from agentrt.model import JobRow, State
+
+_pipe_columns = 100_000  # a pipe has no width: nothing is cut there
+_name_columns = 32
+_integer_digits_max = 4_000  # Python converts no more than 4,300
+_turns_text_around = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_state_styles = {
+    State.scheduled: "cyan",
+    State.ready: "blue",
+    State.blocked: "magenta",
+    State.running: "yellow",
+    State.parked: "cyan",
+    State.succeeded: "green",
+    State.failed: "red",
+    State.cancelled: "bright_black",
+}
+
+# ------------------------------------------------------------------ ways out
+
+
+def print_json(value: object) -> None:
+    """One JSON value on standard output, always in UTF-8; indented on a terminal, one line in a pipe."""
+    click.echo(json_text(value, indent=2 if sys.stdout.isatty() else None).encode())
+
+
+def print_table(table: Table) -> None:
+    """A table, coloured and cut to the width of a terminal; in a pipe plain and whole."""
+    console = _console()
+    if console.is_terminal:
+        console.print(table)
+        return
+    for column in table.columns:
+        column.max_width = None
+    text = StringIO()
+    Console(file=text, width=_pipe_columns, color_system=None).print(table)
+    console.file.write("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()))
+    console.file.flush()
+
+
+def print_text(text: Text | str) -> None:
+    """A text that may have several lines and colours; never cut."""
+    _console().print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def complain(text: str) -> None:
+    """A line on standard error, as errors are shown."""
+    click.echo(f"agentrt: {plain(redact(text))}", err=True)
+
+
+def _console() -> Console:
+    # A standard output that cannot show a character (LANG=C, an old code page) gets its escape instead of an exception.
+    return Console(file=click.get_text_stream("stdout", errors="backslashreplace"))
+
+
+# ------------------------------------------------------------------ parts
+
+
+def table(*headers: str, right: Collection[str] = (), last_is_cut: bool = True) -> Table:
+    """An empty table without lines. On a narrow terminal the last column gives way first when `last_is_cut`."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
+    for header in headers:
+        gives_way = last_is_cut and header == headers[-1]
+        made.add_column(
+            header,
+            justify="right" if header in right else "left",
+            no_wrap=not gives_way,
+            overflow="ellipsis",
+            max_width=None if gives_way else _name_columns,
+        )
+    return made
+
+
+def cell(value: object, style: str = "") -> Text:
+    """One line in a table; nothing is shown as `-`, so that each line has as many words as the others."""
+    text = "" if value is None else plain(str(value))
+    return Text(text or "-", style=style if text else "bright_black", no_wrap=True, overflow="ellipsis")
+
+
+def state_cell(state: str) -> Text:
+    return cell(state, _state_styles.get(State(state), ""))
+
+
+def heading(text: str) -> Text:
+    return Text(f"\n{text}", style="bold")
+
+
+def json_block(text: str) -> Text:
+    """A stored JSON text, indented and coloured."""
+    return JSONHighlighter()(Text(block(json_text(json_value(text), indent=2))))
+
+
+def plain(text: str) -> str:
+    """`text` in one line, with what would move the cursor or the direction of a terminal spelled out."""
+    return block(" ".join(text.split()))
+
+
+def block(text: str) -> str:
+    """As `plain`, but line ends and tabs stay."""
+    if text.isprintable() and text.isascii():
+        return text
+    return "".join(_shown(character) for character in text)
+
+
+def _shown(character: str) -> str:
+    if character in "\n\t":
+        return character
+    if unicodedata.category(character) in ("Cc", "Cs") or character in _turns_text_around:
+        return f"\\x{ord(character):02x}" if ord(character) < 0x100 else f"\\u{ord(character):04x}"
+    return character
+
+
+def duration(seconds: float, unit_gap: str = " ") -> str:
+    """A length of time in one number and unit: `3.2 s`, `45 s`, `12 min`, `5 h`, `9 d`."""
+    seconds = max(0.0, seconds)
+    if not math.isfinite(seconds):
+        return "for ever"
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f}{unit_gap}ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f}{unit_gap}s"
+    for size, limit, unit in ((1, 120, "s"), (60, 120, "min"), (3600, 48, "h")):
+        if seconds < limit * size:
+            return f"{seconds / size:.0f}{unit_gap}{unit}"
+    return f"{seconds / 86400:.0f}{unit_gap}d"
+
+
+def moment(when: datetime) -> str:
+    """A time of this machine's zone, to the second."""
+    try:
+        return when.astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+    except (OverflowError, ValueError):  # 'infinity', which the driver hands out as the last moment that Python knows
+        return "never" if when.year > 1 else "ever since"
+
+
+# ------------------------------------------------------------------ JSON
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """JSON of whatever a row holds.
+
+    Not orjson, which refuses what plain SQL may have stored: integers beyond 64 bits and lone surrogates.
+    """
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=_as_text)
+    return codec.storable_text(text, sys.maxsize)  # within JSON's quotes, its spelling of a lone surrogate is JSON again
+
+
+def json_value(text: str) -> object:
+    """The value of a stored JSON text; a number that no machine number holds stays text."""
+    try:
+        value: object = json.loads(text, parse_int=_number(int), parse_float=_number(float))
+    except (ValueError, RecursionError):
+        return text
+    return value
+
+
+def _number(convert: Callable[[str], float]) -> Callable[[str], float | str]:
+    def number(digits: str) -> float | str:
+        value = convert(digits) if len(digits) <= _integer_digits_max else math.inf
+        return digits if value in (math.inf, -math.inf) else value
+
+    return number
+
+
+def _as_text(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+_renamed = {"job_type": "agent", "attempt_count": "attempt", "owner_id": "supervisor"}
+
+
+def job_fields(row: JobRow) -> dict[str, object]:
+    """A row of `all_jobs` in agentrt's words, with payload and result as values."""
+    fields: dict[str, object] = {}
+    for name, value in row.items():
+        if name in ("payload", "result") and value is not None:
+            fields[name] = json_value(value)
+        elif name not in ("status", "fence"):
+            fields[_renamed.get(name, name)] = value
+    return fields
+
+
+def rows_without(rows: Sequence[Mapping[str, object]], *names: str) -> list[dict[str, object]]:
+    """Rows for JSON, without the columns that mean nothing outside of the runtime."""
+    return [{name: value for name, value in row.items() if name not in names} for row in rows]

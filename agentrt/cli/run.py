@@ -1,0 +1,221 @@
+"""`agentrt run MODULE…`: the supervisor, as one process or as several that a minder keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import click
+import structlog
+
+from agentrt.agent import Agent
+from agentrt.cli.common import database_options, in_loop
+from agentrt.cli.loading import load_agents
+from agentrt.config import Settings, database_url, database_variable, schema_name, setup_logging
+from agentrt.engine.minder import Minder, identity_variable, life_variable, ready_variable, same_signal_s
+from agentrt.engine.supervisor import Supervisor, SupervisorFailed
+from agentrt.errors import ConfigError, StoreError
+from agentrt.store.opening import open_store
+
+log = structlog.get_logger("agentrt.run")
+release_max = 1000
+_defaults = Settings()
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    modules: tuple[str, ...]
+    url: str
+    schema: str
+    settings: Settings
+    http: str | None
+    log_level: str
+
+
+@click.command()
+@click.argument("modules", nargs=-1, required=True, metavar="MODULE…")
+@database_options
+@click.option("--slots", default=_defaults.slots, show_default=True, envvar="AGENTRT_SLOTS", help="Jobs at a time, a process.")
+@click.option("--processes", default=1, show_default=True, envvar="AGENTRT_PROCESSES", help="Supervisor processes.")
+@click.option("--lease", "lease_s", default=_defaults.lease_s, show_default=True, envvar="AGENTRT_LEASE_S", metavar="S",
+              help="A job whose process is silent for so long is taken back.")
+@click.option("--beat", "heartbeat_s", type=float, envvar="AGENTRT_HEARTBEAT_S", metavar="S",
+              help="Heartbeat of a lease, at most a third of it.  [default: a third]")
+@click.option("--poll", "poll_s", default=_defaults.poll_s, show_default=True, envvar="AGENTRT_POLL_S", metavar="S",
+              help="The look behind lost notifications.")
+@click.option("--drain", "drain_s", default=_defaults.drain_s, show_default=True, envvar="AGENTRT_DRAIN_S", metavar="S",
+              help="After SIGTERM, the time jobs have to finish.")
+@click.option("--wait", "start_s", default=_defaults.start_s, show_default=True, envvar="AGENTRT_START_S", metavar="S",
+              help="At the start, the time to wait for a database that is not up yet.")
+@click.option("--http", metavar="HOST:PORT", envvar="AGENTRT_HTTP", help="Serve /healthz, /readyz, /metrics and a page.")
+@click.option("--log-level", default="info", show_default=True, envvar="AGENTRT_LOG_LEVEL", help="debug, info, warning, error.")
+def run(
+    modules: tuple[str, ...], database: str | None, schema: str, slots: int, processes: int, lease_s: float,
+    heartbeat_s: float | None, poll_s: float, drain_s: float, start_s: float, http: str | None, log_level: str,
+) -> None:
+    """Run the agents of the named modules until told to stop.
+
+    MODULE is a dotted name (looked for in the current folder first) or the path of a file. SIGTERM or Ctrl-C: stop
+    claiming, let jobs finish, hand the rest back, exit 0. A second one: hand all back at once, exit non-zero.
+    """
+    setup_logging(log_level)
+    if processes < 1:
+        raise ConfigError(f"--processes is {processes}; it must be at least 1.")
+    settings = Settings(
+        slots=slots, lease_s=lease_s, heartbeat_s=heartbeat_s, poll_s=poll_s, drain_s=drain_s, start_s=start_s
+    )
+    plan = _Plan(modules, database_url(database), schema_name(schema), settings, http, log_level)
+    agents = load_agents(modules)
+    minded = identity_variable in os.environ
+    if not minded and (processes > 1 or os.getpid() == 1):
+        sys.exit(_mind(plan, processes))
+    sys.exit(_run_here(agents, plan))
+
+
+# ------------------------------------------------------------------ one process
+
+
+def _run_here(agents: Mapping[str, Agent[..., Any]], plan: _Plan) -> int:
+    """Run the supervisor in this process; returns the exit code.
+
+    An agent's own subtask that raises SystemExit or KeyboardInterrupt breaks out of the event loop (asyncio raises both
+    through it). It must not end the other jobs: the loop is entered again, and the exception ends that job's attempt.
+    """
+    if sys.platform == "win32":
+        loop = asyncio.new_event_loop()
+    else:
+        import uvloop
+
+        loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    main = loop.create_task(_serve(agents, plan))
+    try:
+        while not main.done():
+            with suppress(SystemExit, KeyboardInterrupt):
+                loop.run_until_complete(main)
+        return main.result()
+    except BaseExceptionGroup as group:
+        failed = group.subgroup(SupervisorFailed)
+        if failed is None:
+            raise
+        log.error("supervisor.failed", error=str(failed.exceptions[0]))
+        click.echo(f"agentrt: {failed.exceptions[0]}", err=True)
+        return 1
+    finally:
+        with suppress(RuntimeError):
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+async def _serve(agents: Mapping[str, Agent[..., Any]], plan: _Plan) -> int:
+    """The supervisor with its signals, its minder's pipes and its HTTP door; returns the exit code."""
+    code = 0
+    loop = asyncio.get_running_loop()
+    store = await open_store(plan.url, plan.schema)
+    try:
+        if plan.url.startswith("embedded:"):
+            await store.prepare(upgrade=True)
+        identity = os.environ.get(identity_variable)
+        supervisor = Supervisor(agents, store, plan.settings, UUID(identity) if identity else None)
+        first_at: float | None = None
+
+        def signalled(number: signal.Signals) -> None:
+            nonlocal code, first_at
+            if first_at is None:
+                first_at = loop.time()
+                log.info("signal", name=number.name, effect="drain")
+            elif loop.time() - first_at < same_signal_s:
+                return
+            else:
+                code = 128 + number
+                log.info("signal", name=number.name, effect="hand back at once")
+            supervisor.drain()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, signalled, number)
+        supervisor.on_left_behind = lambda: os._exit(code or 1)  # they would hold the loop for ever
+        _join_minder(loop, supervisor)
+        async with AsyncExitStack() as stack:
+            if plan.http is not None:
+                from agentrt.web import serving  # needs an extra
+
+                await stack.enter_async_context(serving(plan.http, supervisor, store))
+            await supervisor.run()
+    finally:
+        await store.close()
+    return code
+
+
+def _join_minder(loop: asyncio.AbstractEventLoop, supervisor: Supervisor) -> None:
+    """Tell the minder when this child is ready, and drain when the minder dies."""
+    ready, life = os.environ.get(ready_variable), os.environ.get(life_variable)
+    if ready is not None:
+        supervisor.on_ready = lambda: _say_ready(int(ready))
+    if life is not None:
+        life_fd = int(life)
+
+        def minder_died() -> None:
+            loop.remove_reader(life_fd)
+            log.warning("minder.died", effect="drain")
+            supervisor.drain()
+
+        loop.add_reader(life_fd, minder_died)
+
+
+def _say_ready(ready_fd: int) -> None:
+    os.write(ready_fd, b"r")
+    os.close(ready_fd)
+
+
+# ------------------------------------------------------------------ several processes
+
+
+def _mind(plan: _Plan, processes: int) -> int:
+    """Mind N children; returns the exit code. The address travels in the environment: command lines can be read by all."""
+    store = in_loop(open_store(plan.url, plan.schema))  # holds an embedded server for as long as the minder lives
+    environ = {**os.environ, database_variable: plan.url}
+    command = [sys.executable, "-m", "agentrt", "run", *plan.modules, *_options(plan)]
+
+    def release(supervisor: UUID) -> None:
+        asyncio.run(_release(plan, store.dsn, supervisor))
+
+    try:
+        return Minder(command, environ, processes, release).run()
+    finally:
+        in_loop(store.close())
+
+
+def _options(plan: _Plan) -> list[str]:
+    settings = plan.settings
+    options = {
+        "--schema": plan.schema, "--slots": settings.slots, "--lease": settings.lease_s, "--beat": settings.heartbeat_s,
+        "--poll": settings.poll_s, "--drain": settings.drain_s, "--wait": settings.start_s, "--http": plan.http,
+        "--log-level": plan.log_level,
+    }
+    return [part for name, value in options.items() if value is not None for part in (name, str(value))]
+
+
+async def _release(plan: _Plan, dsn: str, supervisor: UUID) -> None:
+    """Give back what a dead child held."""
+    from agentrt.store.postgres import PostgresStore
+
+    store = PostgresStore(dsn, plan.schema)
+    try:
+        while True:
+            report = await store.sweep(release_max, supervisor)
+            if report.made_ready or report.failed:
+                log.warning("child.released", supervisor=str(supervisor), made_ready=report.made_ready, ended=report.failed)
+            if len(report.made_ready) + len(report.failed) < release_max:
+                break
+        await store.leave(supervisor)
+    except StoreError as error:
+        log.warning("child.not_released", error=str(error), meaning="its leases run out by themselves")
+    finally:
+        await store.close()

@@ -1,0 +1,8 @@
+"""The agents that ship: `agentrt run agentrt.agents` serves them, and they are agents like any user's.
+
+They import only the public names of agentrt. Their libraries are extras, imported when a job needs them.
+"""
+
+from agentrt.agents.discord_notify import discord_notify
+
+__all__ = ["discord_notify"]

@@ -1,0 +1,192 @@
+"""Real databases for the tests: one server a run, a fresh migrated database a test.
+
+The server is AGENTRT_TEST_DATABASE_URL when that is set, else a container where a Docker engine answers, else the
+embedded one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+import agentrt
+from agentrt.agent import Agent
+from agentrt.config import Settings
+from agentrt.engine.supervisor import Supervisor
+from agentrt.store.postgres import PostgresStore
+from tests.support import Program, Sql
+
+template = "agentrt_test_template"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """The address of a database whose user may create databases."""
+    if given := os.environ.get("AGENTRT_TEST_DATABASE_URL"):
+        yield given
+    elif _docker_answers():
+        from testcontainers.postgres import PostgresContainer
+
+        with PostgresContainer("postgres:18") as container:
+            yield container.get_connection_url(driver=None)
+    else:
+        from agentrt.store.embedded import open_embedded
+
+        folder = Path(tempfile.mkdtemp(prefix="agentrt-test-"))
+        embedded = open_embedded(folder / "postgres")
+        yield embedded.dsn
+        embedded.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _docker_answers() -> bool:
+    if shutil.which("docker") is None:
+        return False
+    return subprocess.run(["docker", "info"], capture_output=True, timeout=20, check=False).returncode == 0
+
+
+def on_server(server: str, name: str) -> str:
+    """The address of another database of the same server."""
+    parts = urlsplit(server)
+    return urlunsplit((parts.scheme, parts.netloc, f"/{name}", parts.query, ""))
+
+
+async def execute(dsn: str, *statements: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+@pytest.fixture(scope="session")
+def migrated(server: str) -> Iterator[str]:
+    """The name of a template database that has the tables."""
+    name = f"{template}_{uuid.uuid4().hex[:8]}"
+
+    async def make() -> None:
+        await execute(server, f'create database "{name}"')
+        store = PostgresStore(on_server(server, name))
+        await store.migrate()
+        await store.close()
+
+    asyncio.run(make())
+    yield name
+    asyncio.run(execute(server, f'drop database "{name}" with (force)'))
+
+
+@pytest.fixture
+async def empty_database(server: str) -> AsyncIterator[str]:
+    """A fresh database without tables."""
+    name = f"agentrt_test_{uuid.uuid4().hex[:12]}"
+    await execute(server, f'create database "{name}"')
+    yield on_server(server, name)
+    await execute(server, f'drop database "{name}" with (force)')
+
+
+@pytest.fixture
+async def database(server: str, migrated: str) -> AsyncIterator[str]:
+    """A fresh database with the tables."""
+    name = f"agentrt_test_{uuid.uuid4().hex[:12]}"
+    await execute(server, f'create database "{name}" template "{migrated}"')
+    yield on_server(server, name)
+    await execute(server, f'drop database "{name}" with (force)')
+
+
+@pytest.fixture
+async def store(database: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(database)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def sql(database: str) -> AsyncIterator[Sql]:
+    connection = await asyncpg.connect(database)
+    yield Sql(connection)
+    await connection.close()
+
+
+class Clock:
+    """The store's clock, moved by hand: the real time plus an offset."""
+
+    def __init__(self, sql: Sql) -> None:
+        self._sql = sql
+
+    async def advance(self, seconds: float) -> None:
+        await self._sql.run("update test_clock set ahead = ahead + make_interval(secs => $1)", seconds)
+
+
+@pytest.fixture
+async def clock(sql: Sql) -> Clock:
+    """Replaces the time of this test's database. Take it before the store is used."""
+    await sql.run("create table test_clock(ahead interval not null)")
+    await sql.run("insert into test_clock values ('0')")
+    await sql.run(
+        "create or replace function agentrt.agentrt_now() returns timestamptz language sql volatile as"
+        " $$ select clock_timestamp() + ahead from public.test_clock $$"
+    )
+    return Clock(sql)
+
+
+@pytest.fixture
+async def client(database: str) -> AsyncIterator[agentrt.Client]:
+    async with agentrt.connect(database) as client:
+        yield client
+
+
+@asynccontextmanager
+async def supervising(database: str, *agents: Agent[..., Any], **settings: Any) -> AsyncIterator[Supervisor]:
+    """A supervisor in this process, drained at the end."""
+    store = PostgresStore(database)
+    supervisor = Supervisor({agent.name: agent for agent in agents}, store, Settings(**settings))
+    ready = asyncio.Event()
+    supervisor.on_ready = ready.set
+    task = asyncio.ensure_future(supervisor.run())
+    waiting = asyncio.ensure_future(ready.wait())
+    await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    try:
+        if task.done():
+            task.result()
+        yield supervisor
+    finally:
+        supervisor.drain()
+        await task
+        await store.close()
+
+
+Start = Callable[..., Program]
+
+
+@pytest.fixture
+def start(database: str, tmp_path: Path) -> Iterator[Start]:
+    """Start real supervisor processes: `start("run", "agents.py", "--slots", "4", source=…, name=…, environ={…})`.
+
+    `source` is written to agents.py in the test's folder. The database travels in the environment.
+    """
+    programs: list[Program] = []
+
+    def begin(*arguments: str, source: str | None = None, name: str = "agentrt", environ: dict[str, str] | None = None) -> Program:
+        if source is not None:
+            (tmp_path / "agents.py").write_text(source)
+        program = Program(list(arguments), tmp_path, {"AGENTRT_DATABASE_URL": database, **(environ or {})}, name)
+        programs.append(program)
+        return program
+
+    yield begin
+    for program in programs:
+        program.kill()
