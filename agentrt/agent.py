@@ -16,7 +16,17 @@ from agentrt import codec
 from agentrt.client import Client, Job, find_client
 from agentrt.context import call, require_aware, running
 from agentrt.errors import UsageError
-from agentrt.model import AgentPolicy, NewJob, Order, Retry, attempts_max, delay_s_max, priority_lowest, require_name, require_within
+from agentrt.model import (
+    AgentPolicy,
+    NewJob,
+    Order,
+    Retry,
+    attempts_max,
+    delay_s_max,
+    priority_lowest,
+    require_name,
+    require_within,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,7 +53,9 @@ class Options:
         if self.dedup is not None:
             require_name("dedup", self.dedup)
             if self.dedup.startswith(_own_dedup):
-                raise UsageError(f"dedup is {self.dedup!r}; values that begin with {_own_dedup!r} are the runtime's own.")
+                raise UsageError(
+                    f"dedup is {self.dedup!r}; values that begin with {_own_dedup!r} are the runtime's own."
+                )
         require_within("priority", self.priority, 0, priority_lowest)
         require_within("delay_s", self.delay_s, 0, delay_s_max)
         if self.max_attempts is not None:
@@ -53,7 +65,9 @@ class Options:
         if self.run_at is not None:
             require_aware("run_at", self.run_at)
             if self.run_at > datetime.now(UTC) + timedelta(seconds=delay_s_max):
-                raise UsageError(f"run_at is {self.run_at.isoformat()}; at most {delay_s_max / 86400 / 366:g} years ahead are allowed.")
+                raise UsageError(
+                    f"run_at is {self.run_at.isoformat()}; at most {delay_s_max / 86400 / 366:g} years ahead are allowed."
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +188,12 @@ class Agent(Address[P, R]):
             raise UsageError(f"@agent was put on {fn!r}; it goes on a coroutine function or a plain function.")
         own_name = name or fn.__name__
         super().__init__(own_name, codec.arguments_adapter(fn, own_name), codec.result_adapter(fn))
-        for what, value, low in (("concurrency", concurrency, 1), ("limit", limit, 1), ("timeout_s", timeout_s, 0.001), ("lease_s", lease_s, 0.3)):
+        for what, value, low in (
+            ("concurrency", concurrency, 1),
+            ("limit", limit, 1),
+            ("timeout_s", timeout_s, 0.001),
+            ("lease_s", lease_s, 0.3),
+        ):
             if value is not None:
                 require_within(f"agent {own_name!r}: {what}", value, low, delay_s_max)
         if order not in ("strict", "loose"):
@@ -193,7 +212,9 @@ class Agent(Address[P, R]):
 
     def policy(self, default_lease_s: float) -> AgentPolicy:
         """What the store must know to claim for this agent."""
-        return AgentPolicy(self.name, self.concurrency, self.limit, self.retry.max_attempts, self.lease_s or default_lease_s)
+        return AgentPolicy(
+            self.name, self.concurrency, self.limit, self.retry.max_attempts, self.lease_s or default_lease_s
+        )
 
     def decode_arguments(self, payload: str) -> dict[str, Any]:
         """The arguments of a stored message. Raises `PayloadInvalid`: it was written past the schema, or by older code."""
@@ -261,7 +282,9 @@ def to(name: str) -> Address[..., Any]:
     return Address(name, codec.anything, codec.anything)
 
 
-async def send_many(messages: list[Message[Any]], *, client: Client | None = None, connection: Any = None) -> list[Job[Any]]:
+async def send_many(
+    messages: list[Message[Any]], *, client: Client | None = None, connection: Any = None
+) -> list[Job[Any]]:
     """Store many messages in one go, all or none; the jobs come back in the same order.
 
     Raises what `send` raises. More than 500 messages outside of a caller's transaction are stored in parts of 500.

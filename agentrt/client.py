@@ -68,7 +68,9 @@ class Client:
         self.store = store
         self._waits: dict[int, set[asyncio.Future[Result]]] = {}
         self._rung = asyncio.Event()
-        self.start_listening: Callable[[], None] | None = None  # only who waits for results needs a listening connection
+        self.start_listening: Callable[[], None] | None = (
+            None  # only who waits for results needs a listening connection
+        )
 
     async def send(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Sent]:
         """Store encoded messages. Inside a running attempt this goes on through outages: its sends cannot double."""
@@ -169,7 +171,9 @@ def find_client() -> Client:
     attempt = running.get()
     client = attempt.client if attempt is not None else _here.get() or (_everywhere[-1] if _everywhere else None)
     if client is None:
-        raise UsageError("There is no connection to send with. Wrap the call: async with agentrt.connect('postgresql://…'): …")
+        raise UsageError(
+            "There is no connection to send with. Wrap the call: async with agentrt.connect('postgresql://…'): …"
+        )
     return client
 
 
@@ -208,4 +212,3 @@ async def connect(database: str | None = None, *, schema: str = "agentrt") -> As
             _here.reset(token)
     finally:
         await store.close()
-

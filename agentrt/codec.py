@@ -10,12 +10,12 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, get_type_hints
+from typing import Any, NotRequired, get_type_hints
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from agentrt.errors import PayloadInvalid, PayloadTooLarge, UsageError
 from agentrt.model import error_chars_max, payload_bytes_max
@@ -79,8 +79,8 @@ def arguments_adapter(fn: Callable[..., Any], name: str) -> Adapter:
         annotation = hints.get(parameter.name, Any)
         required = parameter.default is parameter.empty
         fields[parameter.name] = annotation if required else NotRequired[annotation]
-    schema = TypedDict(name, fields)  # type: ignore[operator]  # the fields are known only at run time
-    schema.__pydantic_config__ = {"extra": "forbid", "arbitrary_types_allowed": False}
+    schema = TypedDict(name, fields)  # type: ignore[misc]  # name and fields are known only at run time
+    setattr(schema, "__pydantic_config__", {"extra": "forbid"})  # noqa: B010 - an attribute that the type cannot declare
     try:
         return TypeAdapter(schema)
     except Exception as error:  # pydantic raises several unrelated classes for a type that it cannot describe
@@ -137,7 +137,9 @@ def _require_plain(value: Any, path: str) -> None:
     kind = type(value)
     if kind is str:
         if "\x00" in value:
-            raise PayloadInvalid(path, f"the text holds a NUL character (at {value.index(chr(0))}), which JSON columns refuse.")
+            raise PayloadInvalid(
+                path, f"the text holds a NUL character (at {value.index(chr(0))}), which JSON columns refuse."
+            )
         if not value.isascii() and any(0xD800 <= ord(c) <= 0xDFFF for c in value):
             raise PayloadInvalid(path, "the text holds a lone surrogate, which is not valid Unicode.")
     elif kind is float:
@@ -146,7 +148,9 @@ def _require_plain(value: Any, path: str) -> None:
     elif kind is int:
         if not _int_min <= value <= _int_max:
             size = value.bit_length()
-            raise PayloadInvalid(path, f"the integer needs {size} bits; at most 64 (signed) come back exact. Send it as text.")
+            raise PayloadInvalid(
+                path, f"the integer needs {size} bits; at most 64 (signed) come back exact. Send it as text."
+            )
     elif kind is dict:
         for name, item in value.items():
             if type(name) is not str:
@@ -166,7 +170,8 @@ def _require_same(sent: Any, back: Any, path: str) -> None:
         raise PayloadInvalid(path, f"{sent} has no form in JSON.")
     if type(sent) is not type(back):
         raise PayloadInvalid(
-            path, f"{type(sent).__name__} would come back as {type(back).__name__}. Annotate the parameter, or convert it."
+            path,
+            f"{type(sent).__name__} would come back as {type(back).__name__}. Annotate the parameter, or convert it.",
         )
     if isinstance(sent, dict):
         if list(sent) != list(back) or any(type(a) is not type(b) for a, b in zip(sent, back, strict=True)):
@@ -180,7 +185,9 @@ def _require_same(sent: Any, back: Any, path: str) -> None:
         for index, (a, b) in enumerate(zip(sent, back, strict=True)):
             _require_same(a, b, f"{path}[{index}]")
     elif sent != back:
-        raise PayloadInvalid(path, f"{storable_text(repr(sent), 80)} would come back as {storable_text(repr(back), 80)}.")
+        raise PayloadInvalid(
+            path, f"{storable_text(repr(sent), 80)} would come back as {storable_text(repr(back), 80)}."
+        )
 
 
 def _mark(value: Any, depth: int) -> Any:

@@ -23,7 +23,9 @@ from agentrt.errors import ConfigError
 database_variable = "AGENTRT_DATABASE_URL"
 default_database = "embedded:.agentrt/postgres"
 _schema_rule = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,47}")
-_secret_names = re.compile(r"password|passwd|secret|token|api_?key|webhook|authorization|dsn|database_url", re.IGNORECASE)
+_secret_names = re.compile(
+    r"password|passwd|secret|token|api_?key|webhook|authorization|dsn|database_url", re.IGNORECASE
+)
 _url_password = re.compile(r"(?P<head>\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)(?P<password>[^\s@]+)@", re.IGNORECASE)
 _key_value_password = re.compile(r"(?P<head>\bpassword\s*=\s*)(?P<password>'[^']*'|[^\s&]+)", re.IGNORECASE)
 _webhook_path = re.compile(r"(?P<head>/api(?:/v\d+)?/webhooks/\d+/)[\w-]+")

@@ -164,7 +164,7 @@ async def in_thread(fn: Callable[[], R]) -> R:
         try:
             set_outcome: Callable[[Any], None] = future.set_result
             outcome: Any = context.run(fn)
-        except BaseException as error:  # noqa: BLE001 - whatever a thread raises belongs to the one who waits for it
+        except BaseException as error:
             set_outcome, outcome = future.set_exception, _carried(error)
         if not loop.is_closed():
             loop.call_soon_threadsafe(deliver, set_outcome, outcome)
@@ -180,7 +180,7 @@ def _carried(error: BaseException) -> BaseException:
 
 def _plain(fn: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(fn, functools.partial):
-        fn = cast("Callable[..., Any]", fn.func)
+        fn = fn.func
     return fn
 
 
@@ -194,4 +194,6 @@ def _name_of(fn: Callable[..., Any]) -> str:
 def require_aware(name: str, moment: datetime) -> None:
     """Refuse a time without zone: it means another moment in each process. Raises `UsageError`."""
     if moment.tzinfo is None or moment.utcoffset() is None:
-        raise UsageError(f"{name} is {moment.isoformat()}, without a time zone. Give one: datetime.now(timezone.utc) + …")
+        raise UsageError(
+            f"{name} is {moment.isoformat()}, without a time zone. Give one: datetime.now(timezone.utc) + …"
+        )

@@ -96,7 +96,8 @@ class ReplyTimeout(JobError):
 
     def __init__(self, job_id: int, timeout_s: float) -> None:
         super().__init__(
-            job_id, f"No result of job {job_id} within {timeout_s:g} s. It goes on: 'agentrt why {job_id}' says where it is."
+            job_id,
+            f"No result of job {job_id} within {timeout_s:g} s. It goes on: 'agentrt why {job_id}' says where it is.",
         )
         self.timeout_s = timeout_s
 
@@ -104,7 +105,7 @@ class ReplyTimeout(JobError):
 # ------------------------------------------------------------------ how an agent ends its attempt
 
 
-class Fail(Exception):  # noqa: N818 - a verb an agent says, not an error it meets
+class Fail(Exception):
     """Raised by an agent: this job cannot succeed, do not retry. `reason` is kept and shown."""
 
     def __init__(self, reason: str) -> None:
@@ -112,7 +113,7 @@ class Fail(Exception):  # noqa: N818 - a verb an agent says, not an error it mee
         self.reason = reason
 
 
-class RetryAfter(Exception):  # noqa: N818 - a verb an agent says, not an error it meets
+class RetryAfter(Exception):
     """Raised by an agent: run this job again in `seconds`. The slot is given back and no attempt is counted."""
 
     def __init__(self, seconds: float, reason: str = "") -> None:

@@ -180,7 +180,9 @@ def start(database: str, tmp_path: Path) -> Iterator[Start]:
     """
     programs: list[Program] = []
 
-    def begin(*arguments: str, source: str | None = None, name: str = "agentrt", environ: dict[str, str] | None = None) -> Program:
+    def begin(
+        *arguments: str, source: str | None = None, name: str = "agentrt", environ: dict[str, str] | None = None
+    ) -> Program:
         if source is not None:
             (tmp_path / "agents.py").write_text(source)
         program = Program(list(arguments), tmp_path, {"AGENTRT_DATABASE_URL": database, **(environ or {})}, name)

@@ -65,7 +65,7 @@ class Sql:
 
     async def until_none_unfinished(self, within_s: float = bound_s) -> None:
         async def look() -> bool:
-            return await self.value("select count(*) from agentrt.jobs") == 0
+            return bool(await self.value("select count(*) = 0 from agentrt.jobs"))
 
         await eventually(look, within_s=within_s, what="no unfinished job")
 
@@ -104,14 +104,18 @@ class Program:
                 found.append(entry)
         return found
 
-    async def until(self, event: str, *, count: int = 1, within_s: float = bound_s, **match: Any) -> list[dict[str, Any]]:
+    async def until(
+        self, event: str, *, count: int = 1, within_s: float = bound_s, **match: Any
+    ) -> list[dict[str, Any]]:
         """Wait for log events; fails when the process ends without them."""
 
         async def look() -> list[dict[str, Any]]:
             found = self.events(event, **match)
             if len(found) >= count:
                 return found
-            assert self.process.poll() is None, f"ended with {self.process.returncode} before {event}:\n{self.log()[-3000:]}"
+            assert self.process.poll() is None, (
+                f"ended with {self.process.returncode} before {event}:\n{self.log()[-3000:]}"
+            )
             return []
 
         return await eventually(look, within_s=within_s, what=f"{event} {match} in the log:\n{self.log()[-2000:]}")

@@ -20,7 +20,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 def database_options(command: F) -> F:
     """`--database` and `--schema`."""
     command = click.option(
-        "--schema", default="agentrt", show_default=True, envvar="AGENTRT_SCHEMA", metavar="NAME", help="Schema of the tables."
+        "--schema",
+        default="agentrt",
+        show_default=True,
+        envvar="AGENTRT_SCHEMA",
+        metavar="NAME",
+        help="Schema of the tables.",
     )(command)
     return click.option(
         "--database",

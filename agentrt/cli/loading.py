@@ -33,7 +33,9 @@ def load_agents(names: Sequence[str]) -> dict[str, Agent[..., Any]]:
             raise UsageError(f"Module {name!r} declares no agent. Put @agent on a coroutine function in it.")
         for agent in found:
             if agents.setdefault(agent.name, agent) is not agent:
-                raise UsageError(f"Two agents are named {agent.name!r} (one in {name!r}). Rename one: @agent(name='…').")
+                raise UsageError(
+                    f"Two agents are named {agent.name!r} (one in {name!r}). Rename one: @agent(name='…')."
+                )
     return agents
 
 

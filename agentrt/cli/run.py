@@ -42,23 +42,73 @@ class _Plan:
 @click.command()
 @click.argument("modules", nargs=-1, required=True, metavar="MODULE…")
 @database_options
-@click.option("--slots", default=_defaults.slots, show_default=True, envvar="AGENTRT_SLOTS", help="Jobs at a time, a process.")
+@click.option(
+    "--slots", default=_defaults.slots, show_default=True, envvar="AGENTRT_SLOTS", help="Jobs at a time, a process."
+)
 @click.option("--processes", default=1, show_default=True, envvar="AGENTRT_PROCESSES", help="Supervisor processes.")
-@click.option("--lease", "lease_s", default=_defaults.lease_s, show_default=True, envvar="AGENTRT_LEASE_S", metavar="S",
-              help="A job whose process is silent for so long is taken back.")
-@click.option("--beat", "heartbeat_s", type=float, envvar="AGENTRT_HEARTBEAT_S", metavar="S",
-              help="Heartbeat of a lease, at most a third of it.  [default: a third]")
-@click.option("--poll", "poll_s", default=_defaults.poll_s, show_default=True, envvar="AGENTRT_POLL_S", metavar="S",
-              help="The look behind lost notifications.")
-@click.option("--drain", "drain_s", default=_defaults.drain_s, show_default=True, envvar="AGENTRT_DRAIN_S", metavar="S",
-              help="After SIGTERM, the time jobs have to finish.")
-@click.option("--wait", "start_s", default=_defaults.start_s, show_default=True, envvar="AGENTRT_START_S", metavar="S",
-              help="At the start, the time to wait for a database that is not up yet.")
-@click.option("--http", metavar="HOST:PORT", envvar="AGENTRT_HTTP", help="Serve /healthz, /readyz, /metrics and a page.")
-@click.option("--log-level", default="info", show_default=True, envvar="AGENTRT_LOG_LEVEL", help="debug, info, warning, error.")
+@click.option(
+    "--lease",
+    "lease_s",
+    default=_defaults.lease_s,
+    show_default=True,
+    envvar="AGENTRT_LEASE_S",
+    metavar="S",
+    help="A job whose process is silent for so long is taken back.",
+)
+@click.option(
+    "--beat",
+    "heartbeat_s",
+    type=float,
+    envvar="AGENTRT_HEARTBEAT_S",
+    metavar="S",
+    help="Heartbeat of a lease, at most a third of it.  [default: a third]",
+)
+@click.option(
+    "--poll",
+    "poll_s",
+    default=_defaults.poll_s,
+    show_default=True,
+    envvar="AGENTRT_POLL_S",
+    metavar="S",
+    help="The look behind lost notifications.",
+)
+@click.option(
+    "--drain",
+    "drain_s",
+    default=_defaults.drain_s,
+    show_default=True,
+    envvar="AGENTRT_DRAIN_S",
+    metavar="S",
+    help="After SIGTERM, the time jobs have to finish.",
+)
+@click.option(
+    "--wait",
+    "start_s",
+    default=_defaults.start_s,
+    show_default=True,
+    envvar="AGENTRT_START_S",
+    metavar="S",
+    help="At the start, the time to wait for a database that is not up yet.",
+)
+@click.option(
+    "--http", metavar="HOST:PORT", envvar="AGENTRT_HTTP", help="Serve /healthz, /readyz, /metrics and a page."
+)
+@click.option(
+    "--log-level", default="info", show_default=True, envvar="AGENTRT_LOG_LEVEL", help="debug, info, warning, error."
+)
 def run(
-    modules: tuple[str, ...], database: str | None, schema: str, slots: int, processes: int, lease_s: float,
-    heartbeat_s: float | None, poll_s: float, drain_s: float, start_s: float, http: str | None, log_level: str,
+    modules: tuple[str, ...],
+    database: str | None,
+    schema: str,
+    slots: int,
+    processes: int,
+    lease_s: float,
+    heartbeat_s: float | None,
+    poll_s: float,
+    drain_s: float,
+    start_s: float,
+    http: str | None,
+    log_level: str,
 ) -> None:
     """Run the agents of the named modules until told to stop.
 
@@ -195,8 +245,14 @@ def _mind(plan: _Plan, processes: int) -> int:
 def _options(plan: _Plan) -> list[str]:
     settings = plan.settings
     options = {
-        "--schema": plan.schema, "--slots": settings.slots, "--lease": settings.lease_s, "--beat": settings.heartbeat_s,
-        "--poll": settings.poll_s, "--drain": settings.drain_s, "--wait": settings.start_s, "--http": plan.http,
+        "--schema": plan.schema,
+        "--slots": settings.slots,
+        "--lease": settings.lease_s,
+        "--beat": settings.heartbeat_s,
+        "--poll": settings.poll_s,
+        "--drain": settings.drain_s,
+        "--wait": settings.start_s,
+        "--http": plan.http,
         "--log-level": plan.log_level,
     }
     return [part for name, value in options.items() if value is not None for part in (name, str(value))]
@@ -211,7 +267,9 @@ async def _release(plan: _Plan, dsn: str, supervisor: UUID) -> None:
         while True:
             report = await store.sweep(release_max, supervisor)
             if report.made_ready or report.failed:
-                log.warning("child.released", supervisor=str(supervisor), made_ready=report.made_ready, ended=report.failed)
+                log.warning(
+                    "child.released", supervisor=str(supervisor), made_ready=report.made_ready, ended=report.failed
+                )
             if len(report.made_ready) + len(report.failed) < release_max:
                 break
         await store.leave(supervisor)

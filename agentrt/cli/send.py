@@ -13,7 +13,7 @@ import click
 
 from agentrt.agent import Address, Agent, to
 from agentrt.cli import render
-from agentrt.cli.admin import live
+from agentrt.cli.checks import live
 from agentrt.cli.common import client_of, database_options, in_loop, json_option
 from agentrt.cli.loading import load_agents
 from agentrt.client import Client

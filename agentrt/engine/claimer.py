@@ -34,7 +34,7 @@ class Claimer:
         self._cause: Cause | None = None
         self._hungry: set[str] = set()  # agents that may have ready jobs that were not claimed for want of slots
         self._first = 0  # the agent that is asked for first; moves on, so that none starves the others
-        self._stopping = False
+        self.stopping = False
         self.on_claimed: Callable[[float], None] = lambda _asked_at: None
 
     def ring(self, cause: Cause) -> None:
@@ -49,15 +49,14 @@ class Claimer:
             self.ring("more")
 
     def stop(self) -> None:
-        self._stopping = True
+        self.stopping = True
         self._bell.set()
 
     async def run(self) -> None:
-        while not self._stopping:
+        while not self.stopping:
             cause = await self._next_cause()
-            if self._stopping:
-                return
-            await self._claim(cause)
+            if not self.stopping:
+                await self._claim(cause)
 
     async def _next_cause(self) -> Cause:
         try:

@@ -114,15 +114,21 @@ class Committer:
     def _settle(self, item: _Pending, *, accepted: bool) -> None:
         job = item.attempt.job
         del self._queue[job.id, job.fence]
-        verb, more = _verb(item.outcome) if accepted else ("lost", {"stop": item.attempt.stop_text or "refused by the fence"})
+        verb, more = (
+            _verb(item.outcome) if accepted else ("lost", {"stop": item.attempt.stop_text or "refused by the fence"})
+        )
         self._stats.outcomes[verb] += 1
-        about = {"job_id": job.id, "agent": job.agent, "attempt": job.attempt, "key": job.key, "ran_s": round(item.ran_s, 4)}
+        about = {
+            "job_id": job.id,
+            "agent": job.agent,
+            "attempt": job.attempt,
+            "key": job.key,
+            "ran_s": round(item.ran_s, 4),
+        }
         if verb == "lost":
-            log.warning("job.lease_lost", **about, **more, meaning="its late result was dropped; another run of it counts")
-        elif verb in ("failed", "retried"):
-            log.warning(f"job.{verb}", **about, **more)
-        else:
-            log.info(f"job.{verb}", **about, **more)
+            more["meaning"] = "its late result was dropped; another run of it counts"
+        say = log.warning if verb in ("failed", "retried", "lost") else log.info
+        say("job.lease_lost" if verb == "lost" else "job." + verb, **about, **more)
         self.on_stored(item.attempt)
 
 

@@ -126,7 +126,11 @@ class Heart:
                 return
             if kept:
                 lease.expires = now + job.lease_s
-            pause_s = self._every_s(job.lease_s) if kept else min(job.lease_s / 10, max(0.05, lease.expires - time.monotonic()))
+            pause_s = (
+                self._every_s(job.lease_s)
+                if kept
+                else min(job.lease_s / 10, max(0.05, lease.expires - time.monotonic()))
+            )
 
     def _every_s(self, lease_s: float) -> float:
         return lease_s / 3 if self._heartbeat_s is None else min(self._heartbeat_s, lease_s / 3)
@@ -148,8 +152,12 @@ class Heart:
             async with asyncio.timeout(max(0.05, lease.expires - time.monotonic())):
                 return await future
         except (TimeoutError, StoreError) as error:
-            log.warning("lease.beat_failed", job_id=lease.attempt.job.id, error=str(error) or "no answer",
-                        lease_left_s=round(lease.expires - time.monotonic(), 2))
+            log.warning(
+                "lease.beat_failed",
+                job_id=lease.attempt.job.id,
+                error=str(error) or "no answer",
+                lease_left_s=round(lease.expires - time.monotonic(), 2),
+            )
             return None
         finally:
             self._due.pop(lease, None)
@@ -190,8 +198,12 @@ class Heart:
             if not self._stalled and now - self._moved_at > self._stall_s:
                 self._stalled = True
                 self._stats.stalls += 1
-                log.error("loop.stalled", stall_s=round(now - self._moved_at, 1), **self._blocker(),
-                          remedy="move the blocking call into a step or agent that is a plain function: it runs in a thread")
+                log.error(
+                    "loop.stalled",
+                    stall_s=round(now - self._moved_at, 1),
+                    **self._blocker(),
+                    remedy="move the blocking call into a step or agent that is a plain function: it runs in a thread",
+                )
         elif self._leases and not self._main.is_closed():
             self._asked = True
             self._moved_at = now

@@ -106,7 +106,11 @@ class Minder:
             return
         self._signals += 1
         self._signalled_at = now
-        log.info("minder.signal", signal=signal.Signals(number).name, effect="drain" if self._signals == 1 else "hand back at once")
+        log.info(
+            "minder.signal",
+            signal=signal.Signals(number).name,
+            effect="drain" if self._signals == 1 else "hand back at once",
+        )
         for place in self._places:
             place.respawn_at = None
             if place.pid:
@@ -137,7 +141,12 @@ class Minder:
         }
         # A process group of its own: Ctrl-C in a terminal reaches the minder alone, which passes it on once.
         place.pid = os.posix_spawn(
-            self._command[0], self._command, environ, setpgroup=0, setsigmask=(), setsigdef=(signal.SIGTERM, signal.SIGINT)
+            self._command[0],
+            self._command,
+            environ,
+            setpgroup=0,
+            setsigmask=(),
+            setsigdef=(signal.SIGTERM, signal.SIGINT),
         )
         os.close(life_read)
         os.close(ready_write)
@@ -171,13 +180,18 @@ class Minder:
         place.deaths += 1
         place.starts_failed += not place.became_ready
         if place.starts_failed >= starts_max or (code == usage_exit and not place.became_ready):
-            log.error("minder.gives_up", child=place.number, exit_code=code, starts=place.starts_failed,
-                      meaning="the process ends before it is ready; its own last line says why")
+            log.error(
+                "minder.gives_up",
+                child=place.number,
+                exit_code=code,
+                starts=place.starts_failed,
+                meaning="the process ends before it is ready; its own last line says why",
+            )
             self._code = 1
             for other in self._places:
                 if other.pid:
                     os.kill(other.pid, signal.SIGTERM)
             return
-        delay_s = respawn.delay_s(place.starts_failed if place.starts_failed else min(place.deaths, 5))
+        delay_s = respawn.delay_s(place.starts_failed or min(place.deaths, 5))
         place.respawn_at = time.monotonic() + delay_s
         log.warning("child.died", child=place.number, exit_code=code, again_in_s=round(delay_s, 2))

@@ -84,7 +84,15 @@ class Runner:
         self.attempts[job.id] = attempt
         self._change_slots(job.agent, +1)
         self._heart.watch(attempt, granted_at)
-        log.info("job.claimed", job_id=job.id, agent=job.agent, attempt=job.attempt, key=job.key, cause=cause, waited_s=round(job.waited_s, 4))
+        log.info(
+            "job.claimed",
+            job_id=job.id,
+            agent=job.agent,
+            attempt=job.attempt,
+            key=job.key,
+            cause=cause,
+            waited_s=round(job.waited_s, 4),
+        )
         attempt.task = self._group.create_task(self._run(attempt), name=f"job-{job.id}")
 
     def stored(self, attempt: Attempt) -> None:
@@ -112,9 +120,10 @@ class Runner:
         if agent.timeout_s is not None:
             text = f"it ran longer than {agent.timeout_s:g} s"
             timer = asyncio.get_running_loop().call_later(agent.timeout_s, attempt.stop, "timeout", text)
+        outcome: Outcome | None
         try:
             outcome = await self._call(attempt, agent)
-        except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of an agent end its attempt, not the process
+        except BaseException as error:
             outcome = self._raised(attempt, agent, error)
         if timer is not None:
             timer.cancel()
@@ -147,7 +156,9 @@ class Runner:
         if isinstance(error, RetryAfter):
             seconds = error.seconds if math.isfinite(error.seconds) else 0.0
             failure = Failure("later", "RetryAfter", codec.storable_text(redact(str(error))))
-            return Reschedule(job.id, job.fence, min(max(seconds, 0.0), delay_s_max), False, failure, self._loose(agent))
+            return Reschedule(
+                job.id, job.fence, min(max(seconds, 0.0), delay_s_max), False, failure, self._loose(agent)
+            )
         if isinstance(error, Fail):
             return Finish(job.id, job.fence, State.failed, failure=_failure("fatal", error))
         return self._again(attempt, agent, _failure("error", error))

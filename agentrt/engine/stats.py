@@ -15,7 +15,9 @@ class Stats:
 
     claims: Counter[str] = field(default_factory=Counter)  # statements, by cause
     claimed: Counter[str] = field(default_factory=Counter)  # jobs, by the cause of the claim that found them
-    outcomes: Counter[str] = field(default_factory=Counter)  # succeeded, failed, cancelled, retried, later, released, lost
+    outcomes: Counter[str] = field(
+        default_factory=Counter
+    )  # succeeded, failed, cancelled, retried, later, released, lost
     swept: int = 0
     stalls: int = 0
     restarts: Counter[str] = field(default_factory=Counter)  # of loops, by name

@@ -42,7 +42,7 @@ class SupervisorFailed(AgentrtError):
     """A part of the supervisor could not be kept running; the text says which, and its last error."""
 
 
-class _Stopped(Exception):  # noqa: N818 - the normal end of the task group, no error
+class _Stopped(Exception):
     """Every job is finished or handed back."""
 
 
@@ -110,7 +110,12 @@ class Supervisor:
                 for name, work in self._loops().items():
                     group.create_task(self._keep(name, work), name=name)
                 self.ready = True
-                log.info("supervisor.started", supervisor=str(self.id), agents=sorted(self._agents), slots=self._settings.slots)
+                log.info(
+                    "supervisor.started",
+                    supervisor=str(self.id),
+                    agents=sorted(self._agents),
+                    slots=self._settings.slots,
+                )
                 self.on_ready()
                 await self._draining.wait()
                 await self._drain()
@@ -162,7 +167,9 @@ class Supervisor:
                 self._outage(str(error))
                 outages = 1 if time.monotonic() - started > outage_pause.cap_s * 2 else outages + 1
                 await asyncio.sleep(outage_pause.delay_s(outages))
-            except Exception as error:  # the parent of the loops: whatever a loop dies of is reported and mended or fatal
+            except (
+                Exception
+            ) as error:  # the parent of the loops: whatever a loop dies of is reported and mended or fatal
                 self._failed_loops[name] = f"{type(error).__name__}: {redact(str(error))}"
                 self.stats.restarts[name] += 1
                 now = time.monotonic()
@@ -238,8 +245,12 @@ class Supervisor:
     # -------------------------------------------------------------- the end
 
     async def _drain(self) -> None:
-        log.info("supervisor.draining", running=len(self._runner.attempts), at_most_s=self._settings.drain_s,
-                 again="a second signal hands the jobs back at once")
+        log.info(
+            "supervisor.draining",
+            running=len(self._runner.attempts),
+            at_most_s=self._settings.drain_s,
+            again="a second signal hands the jobs back at once",
+        )
         self._janitor.state = "draining"
         self._claimer.stop()
         await self._until_idle(self._settings.drain_s, hurry=True)
@@ -250,8 +261,11 @@ class Supervisor:
                 attempt.stop("shutdown")
             await self._until_idle(hurried_hand_back_s if self._hurry.is_set() else hand_back_s, hurry=False)
         if self._runner.attempts:
-            log.error("supervisor.left_behind", jobs=sorted(self._runner.attempts),
-                      meaning="they do not react to their cancellation; the sweep takes them back when their leases end")
+            log.error(
+                "supervisor.left_behind",
+                jobs=sorted(self._runner.attempts),
+                meaning="they do not react to their cancellation; the sweep takes them back when their leases end",
+            )
             self.on_left_behind()
         try:
             async with asyncio.timeout(hand_back_s):

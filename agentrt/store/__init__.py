@@ -27,7 +27,8 @@ Heard = Callable[[str, str], None]  # called with a channel ('ready', 'due', 'do
 class Notifier(Protocol):
     """A listening connection. Its hints can be lost; `lost` tells that it is no longer there."""
 
-    lost: Awaitable[None]
+    @property
+    def lost(self) -> Awaitable[None]: ...
 
     async def close(self) -> None: ...
 

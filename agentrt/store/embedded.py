@@ -62,11 +62,10 @@ os.execv(command[0], command)
 
 # - Uses relative names: should the directory be deleted and made anew, it must not meddle with the new one.
 # - Ignores SIGTERM: a service manager sends it to all at once, but the keeper's work begins when the others have ended.
-# - A user may come before `start` is granted, so it looks once more. Lets go of keeper.lock before `start`: who waited
-#   for that must not take a dying keeper for a living one.
-# - `postmaster.pid` can be believed: a starter removes a stale one, and server.lock says that something lives. SIGINT is
-#   the fast shutdown, SIGQUIT the one without a checkpoint (PostgreSQL manual, "Shutting Down the Server"). PostgreSQL
-#   18.4 can need it: told to stop while it restarts after a crash of one of its processes, it may wait for ever.
+# - A user may come before `start` is granted, so it looks once more. Who waited for `start` must find keeper.lock free.
+# - `postmaster.pid` can be believed: a starter removes a stale one, and server.lock says that something lives.
+# - SIGINT is the fast shutdown, SIGQUIT the one without a checkpoint (PostgreSQL manual, "Shutting Down the Server").
+#   18.4 can need that: told to stop while it restarts after a crash of one of its processes, it may wait for ever.
 _keeper_code = """
 import fcntl, os, signal, sys, time
 

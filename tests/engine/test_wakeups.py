@@ -26,7 +26,9 @@ async def test_a_job_that_was_locked_when_the_claim_looked_is_claimed_once_the_l
         await echo.ask(0)
         transaction = sql.connection.transaction()
         await transaction.start()
-        job_id = await sql.value("""insert into agentrt.jobs(agent, payload, run_after) values ('echo', '{"x": 1}', now() + '1 h') returning id""")
+        job_id = await sql.value(
+            """insert into agentrt.jobs(agent, payload, run_after) values ('echo', '{"x": 1}', now() + '1 h') returning id"""
+        )
         await transaction.commit()
         transaction = sql.connection.transaction()
         await transaction.start()
@@ -40,7 +42,9 @@ async def test_a_job_that_was_locked_when_the_claim_looked_is_claimed_once_the_l
             held = other.transaction()
             await held.start()
             looks = supervisor.stats.claims["notify"]
-            blocked = await sql.value("insert into agentrt.jobs(agent, payload, priority, run_after) values ('echo', '{\"x\": 2}', 9, now() + '1 h') returning id")
+            blocked = await sql.value(
+                "insert into agentrt.jobs(agent, payload, priority, run_after) values ('echo', '{\"x\": 2}', 9, now() + '1 h') returning id"
+            )
             await other.execute("update agentrt.jobs set status = 'ready' where id = $1", blocked)
             await echo.ask(3)  # a claim that looks while the row is locked
 
@@ -79,12 +83,16 @@ async def test_an_update_of_a_ready_job_wakes_the_claimer_that_may_have_skipped_
 
 async def test_plain_sql_inserts_wake_an_agent(database: str, sql: Sql) -> None:
     async with supervising(database, echo, poll_s=600) as supervisor:
-        job_id = await sql.value("""insert into agentrt.jobs(agent, payload) values ('echo', '{"x": 5}') returning id""")
+        job_id = await sql.value(
+            """insert into agentrt.jobs(agent, payload) values ('echo', '{"x": 5}') returning id"""
+        )
         await sql.until(job_id, "succeeded", within_s=soon_s)
         assert supervisor.stats.claimed["poll"] == 0
 
 
-async def test_room_under_a_limit_over_all_processes_is_news_to_every_process(database: str, client: agentrt.Client) -> None:
+async def test_room_under_a_limit_over_all_processes_is_news_to_every_process(
+    database: str, client: agentrt.Client
+) -> None:
     inside = 0
     most = 0
 
@@ -104,7 +112,9 @@ async def test_room_under_a_limit_over_all_processes_is_news_to_every_process(da
     assert most == 1
 
 
-async def test_an_agents_own_concurrency_is_kept_and_its_freed_slot_is_used(database: str, client: agentrt.Client) -> None:
+async def test_an_agents_own_concurrency_is_kept_and_its_freed_slot_is_used(
+    database: str, client: agentrt.Client
+) -> None:
     inside = 0
     most = 0
 
@@ -124,7 +134,9 @@ async def test_an_agents_own_concurrency_is_kept_and_its_freed_slot_is_used(data
     assert most == 2
 
 
-async def test_a_retry_a_delay_and_a_nearer_delay_are_woken_by_the_timer(database: str, client: agentrt.Client, sql: Sql) -> None:
+async def test_a_retry_a_delay_and_a_nearer_delay_are_woken_by_the_timer(
+    database: str, client: agentrt.Client, sql: Sql
+) -> None:
     @agent(retry=Retry(max_attempts=2, base_s=0.3, jitter=0))
     async def once_broken() -> int:
         if agentrt.current().attempt == 1:
@@ -137,6 +149,8 @@ async def test_a_retry_a_delay_and_a_nearer_delay_are_woken_by_the_timer(databas
         broken = await once_broken.send()
         for job in (near, broken, far):
             await job.result(timeout_s=soon_s)
-        late = await sql.rows("select id, extract(epoch from claimed_at - run_after)::float8 as late from agentrt.history")
+        late = await sql.rows(
+            "select id, extract(epoch from claimed_at - run_after)::float8 as late from agentrt.history"
+        )
         assert all(-0.001 <= row["late"] < 1 for row in late), late
         assert supervisor.stats.claimed["poll"] == 0

@@ -52,7 +52,9 @@ async def test_an_asker_that_waits_holds_no_slot(database: str, client: agentrt.
         assert await asker.options(timeout_s=20).ask(40) == 40 * 39
 
 
-async def test_a_failing_job_uses_its_attempts_and_keeps_them_all(database: str, client: agentrt.Client, sql: Sql) -> None:
+async def test_a_failing_job_uses_its_attempts_and_keeps_them_all(
+    database: str, client: agentrt.Client, sql: Sql
+) -> None:
     async with supervising(database, broken):
         job = await broken.send(7)
         with pytest.raises(agentrt.JobFailed, match="ValueError: no 7"):
@@ -70,7 +72,9 @@ async def test_fail_ends_a_job_at_once(database: str, client: agentrt.Client, sq
     assert await sql.value("select count(*) from agentrt.attempts") == 1
 
 
-async def test_retry_after_reschedules_without_costing_an_attempt(database: str, client: agentrt.Client, sql: Sql) -> None:
+async def test_retry_after_reschedules_without_costing_an_attempt(
+    database: str, client: agentrt.Client, sql: Sql
+) -> None:
     calls = 0
 
     @agent(retry=Retry(max_attempts=1))
@@ -86,7 +90,9 @@ async def test_retry_after_reschedules_without_costing_an_attempt(database: str,
     assert calls == 4
 
 
-async def test_a_recorded_step_runs_once_however_often_the_attempt_is_repeated(database: str, client: agentrt.Client) -> None:
+async def test_a_recorded_step_runs_once_however_often_the_attempt_is_repeated(
+    database: str, client: agentrt.Client
+) -> None:
     runs: list[str] = []
 
     async def fetch(what: str) -> str:

@@ -72,7 +72,8 @@ def _missing(applied: dict[int, str], schema: str) -> list[tuple[int, str, str]]
     beyond = max(applied, default=0)
     if beyond > newest:
         raise SchemaOutdated(
-            f"Schema {schema!r} is at migration {beyond:04d}, newer than this agentrt knows ({newest:04d}). Install the newer agentrt."
+            f"Schema {schema!r} is at migration {beyond:04d}, newer than this agentrt knows ({newest:04d})."
+            " Install the newer agentrt."
         )
     for version, name, text in known:
         if version in applied and applied[version] != checksum(text):

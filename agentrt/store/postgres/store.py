@@ -9,6 +9,7 @@ from uuid import UUID
 
 import asyncpg
 
+from agentrt.codec import parse
 from agentrt.errors import LeaseLost, SchemaOutdated, StoreError
 from agentrt.model import (
     AgentPolicy,
@@ -23,12 +24,11 @@ from agentrt.model import (
     State,
     SweepReport,
 )
-from agentrt.codec import parse
 from agentrt.store import Heard
 from agentrt.store.postgres import migrate as migrating
 from agentrt.store.postgres.lane import Lane, Lanes, command_timeout_s, translated
 from agentrt.store.postgres.listener import PostgresNotifier
-from agentrt.store.sql import migrations, statements
+from agentrt.store.sql import in_schema, migrations, statements
 
 _write_lanes = 4
 
@@ -73,9 +73,23 @@ class PostgresStore:
         return await migrating.pending(self.dsn, self.schema)
 
     async def migration_script(self) -> str:
-        """What `migrate` would do, as SQL for psql; empty when nothing is missing."""
+        """What `migrate` would do, as one transaction of SQL; empty when nothing is missing."""
         missing = await self.pending_migrations()
-        return migrating.script(self.schema, missing) if missing else ""
+        if not missing:
+            return ""
+        parts = [
+            "-- Run this as the role that agentrt connects as, or grant that role all on what it makes.",
+            "begin;",
+            f"select pg_advisory_xact_lock(hashtextextended('agentrt.migrate.{self.schema}', 0));",
+            migrating._table.format(schema=self.schema),
+        ]
+        for version, name, text in migrations():
+            if name in missing:
+                record = (
+                    f"insert into agentrt.migrations(version, name, checksum) values ({version}, '{name}', '{{}}');"
+                )
+                parts += [in_schema(text, self.schema), in_schema(record, self.schema).format(migrating.checksum(text))]
+        return "\n".join([*parts, "commit;"])
 
     async def prepare(self, *, upgrade: bool = False) -> None:
         """Make the tables where there are none; those of an older agentrt are left alone unless `upgrade` says so.
@@ -210,7 +224,8 @@ class PostgresStore:
     async def results(self, job_ids: Collection[int]) -> list[Result]:
         rows = await self._lanes.fetch(self._sql["results"], list(job_ids))
         return [
-            Result(row["id"], row["agent"], State(row["state"]), row["result"], row["reason"], row["error"]) for row in rows
+            Result(row["id"], row["agent"], State(row["state"]), row["result"], row["reason"], row["error"])
+            for row in rows
         ]
 
     # -------------------------------------------------------------- supervisors
@@ -258,7 +273,7 @@ class PostgresStore:
         return await self._rows("supervisors")
 
     async def examine(self, what: str, *values: object) -> list[JobRow]:
-        """What the doctor asks: `server` and `transactions` need no tables, `jobs` and `ring` do."""
+        """What the doctor asks: `jobs` needs the tables; `server`, `transactions` and `ring` do not."""
         return await self._rows(f"doctor_{what}", *values)
 
     async def _rows(self, name: str, *values: Any) -> list[JobRow]:
@@ -298,8 +313,8 @@ def _claimed(row: asyncpg.Record, limited: set[str]) -> Claimed:
 def _failures(failures: Sequence[Failure | None]) -> tuple[list[str | None], ...]:
     """The failure columns: reason, kind, text, traceback."""
     return (
-        [failure and failure.reason for failure in failures],
-        [failure and failure.kind for failure in failures],
-        [failure and failure.text for failure in failures],
-        [failure and failure.traceback for failure in failures],
+        [failure.reason if failure else None for failure in failures],
+        [failure.kind if failure else None for failure in failures],
+        [failure.text if failure else None for failure in failures],
+        [failure.traceback if failure else None for failure in failures],
     )
