@@ -53,6 +53,7 @@ class Attempt:
     step_names: Counter[str] = field(default_factory=Counter)
     stop_reason: str | None = None  # why the runtime cancels it: cancelled, timeout, lost, shutdown
     stop_text: str = ""
+    lease_expires: float = 0.0  # on the monotonic clock, never later than the database thinks; moved on by the heart
     settled: bool = False  # its outcome is decided; a stop comes too late
     task: asyncio.Task[None] | None = None
     on_wait: Callable[[int], None] = lambda _change: None  # gives the slot back (-1) and takes it again (+1)

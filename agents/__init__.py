@@ -4,5 +4,6 @@ They import only the public names of agentrt. Their libraries are extras, import
 """
 
 from agentrt.agents.discord_notify import discord_notify
+from agentrt.agents.llm_task import llm_task
 
-__all__ = ["discord_notify"]
+__all__ = ["discord_notify", "llm_task"]

@@ -111,7 +111,7 @@ class Webhook:
         return text.replace(self.url, f"<{self.variable}>").replace(self.token, "***")
 
 
-def find_webhook(target: str, environ: Mapping[str, str] = os.environ) -> Webhook:
+def find_webhook(target: str) -> Webhook:
     """The webhook of a target: `DISCORD_WEBHOOK_OPS` for `ops`; for `default` also `DISCORD_WEBHOOK`.
 
     On Discord itself the address is made to name version 10 of the API: an address without one means version 6, which
@@ -127,14 +127,18 @@ def find_webhook(target: str, environ: Mapping[str, str] = os.environ) -> Webhoo
         )
     name = named.group(1)
     variable = f"DISCORD_WEBHOOK_{name.upper().replace('-', '_')}"
-    if name.lower() == "default" and not environ.get(variable, "").strip():
+    if name.lower() == "default" and not _variable(variable):
         variable = "DISCORD_WEBHOOK"
-    if not environ.get(variable, "").strip():
+    if not _variable(variable):
         raise Fail(f"There is no webhook for the target {name!r}. Set {variable} to its address where the agents run.")
-    webhook = _parsed(name, variable, environ[variable].strip())
+    webhook = _parsed(name, variable, _variable(variable))
     if webhook is None:
         raise Fail(f"{variable} holds no webhook address. Its form is https://discord.com/api/webhooks/<id>/<token>.")
     return webhook
+
+
+def _variable(name: str) -> str:
+    return os.environ.get(name, "").strip()
 
 
 def _parsed(target: str, variable: str, url: str) -> Webhook | None:

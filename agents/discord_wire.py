@@ -10,7 +10,7 @@ import importlib.metadata
 import json
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
@@ -34,7 +34,7 @@ _text_chars_max = 500
 _log = structlog.get_logger("agentrt.agents.discord_notify")
 
 
-class DiscordUnavailable(Exception):  # noqa: N818 - named as StoreUnavailable is
+class DiscordUnavailable(Exception):
     """The post did not come through, or its fate is not known: the attempt failed, and is repeated with backoff."""
 
 
@@ -43,7 +43,7 @@ class Answer:
     """What came back: `body` is the decoded JSON object, None when it was something else."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(repr=False)
     body: Mapping[str, object] | None
 
 
@@ -103,7 +103,8 @@ async def _exchange(webhook: Webhook, body: Mapping[str, object], attachment: st
             aiohttp.ClientSession(timeout=timeout, headers={"User-Agent": user_agent()}) as session,
             session.post(webhook.url, data=_encoded(body, attachment), allow_redirects=False) as response,
         ):
-            return Answer(response.status, response.headers.copy(), _json_object(await response.text(errors="replace")))
+            text = webhook.hide(await response.text(errors="replace"))
+            return Answer(response.status, response.headers.copy(), _json_object(text))
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
         return Fault(_described(error), maybe_sent=False)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -122,7 +123,7 @@ def settle(webhook: Webhook, answer: Answer) -> str:
     if status == 429:
         raise _limit(webhook, answer)
     if status >= 500 or status in (408, 409, 425):
-        raise _unclear(webhook, f"answered {status}{_explained(webhook, body)}")
+        raise _unclear(webhook, f"answered {status}{_explained(body)}")
     if 300 <= status < 400:
         raise Fail(f"{webhook.host} answered with a redirect ({status}). Set {webhook.variable} to the final address.")
     raise _refused(webhook, answer)
@@ -154,7 +155,7 @@ def _limit(webhook: Webhook, answer: Answer) -> Exception:
 
 def _refused(webhook: Webhook, answer: Answer) -> Fail:
     status, code = answer.status, (answer.body or {}).get("code")
-    said = f"({status}{_explained(webhook, answer.body)})"
+    said = f"({status}{_explained(answer.body)})"
     if status in (401, 403, 404):
         reason = (
             f"{webhook.host} refuses the webhook of {webhook.target!r} {said}."
@@ -174,14 +175,14 @@ def _unclear(webhook: Webhook, what: str) -> DiscordUnavailable:
     )
 
 
-def _explained(webhook: Webhook, body: Mapping[str, object] | None) -> str:
+def _explained(body: Mapping[str, object] | None) -> str:
     """Discord's code, words and the path of each error in the request; nothing of a page."""
     if body is None:
         return ""
     words = [f"code {body['code']}"] if "code" in body else []
     words += [str(body["message"])] if "message" in body else []
     words += _errors(body.get("errors"), "")
-    return webhook.hide("".join(f", {word}" for word in words))[:_text_chars_max]
+    return "".join(f", {word}" for word in words)[:_text_chars_max]
 
 
 def _errors(node: object, path: str) -> Iterator[str]:

@@ -150,3 +150,12 @@ class Program:
             return []
         entries = [json.loads(line) for line in self.ledger.read_text().splitlines()]
         return [entry for entry in entries if kind in (None, entry["kind"])]
+
+    async def noted(self, kind: str, count: int = 1, within_s: float = bound_s, **match: Any) -> list[dict[str, Any]]:
+        """Wait for notes of a kind and with these fields in the ledger; returns them."""
+
+        async def look() -> list[dict[str, Any]]:
+            found = [note for note in self.notes(kind) if all(note.get(k) == v for k, v in match.items())]
+            return found if len(found) >= count else []
+
+        return await eventually(look, within_s=within_s, what=f"{count} notes {kind} {match}:\n{self.log()[-2000:]}")

@@ -47,7 +47,7 @@ def agents(database: str | None, schema: str, as_json: bool) -> None:
 
 
 def agent_rows(counts: list[JobRow], supervisors: list[JobRow]) -> list[JobRow]:
-    """One row an agent: how many live supervisors know it, its unfinished jobs by state, those ended in the last hour."""
+    """One row an agent: how many live supervisors know it, its unfinished jobs by state, what ended in the last hour."""
     by_agent: dict[str, dict[str, int]] = defaultdict(dict)
     workers: dict[str, int] = defaultdict(int)
     for row in counts:
@@ -80,13 +80,12 @@ def _agent_table(rows: list[JobRow]) -> Table:
 def _supervisor_table(rows: list[JobRow]) -> Table:
     table = render.table("supervisor", "state", "slots", "started", "last beat", "agents", right=("slots",))
     for row in rows:
-        beat = f"{render.duration(row['silent_s'], '')}-ago"
         table.add_row(
             render.cell(f"{row['host']}:{row['pid']}"),
             render.cell(row["state"]) if live(row) else render.cell("gone", "red"),
             render.cell(row["slots"]),
             render.cell(render.moment(row["started_at"])),
-            render.cell(beat),
+            render.cell(f"{render.duration(row['silent_s'], '')} ago"),
             render.cell(",".join(row["agents"])),
         )
     return table
@@ -148,7 +147,8 @@ def doctor(database: str | None, schema: str, as_json: bool) -> None:
             finally:
                 await store.close()
         except StoreUnavailable as error:
-            return [Check("database", "fail", str(error), "Start it, or correct --database or AGENTRT_DATABASE_URL.")], False
+            remedy = "Start it, or correct --database or AGENTRT_DATABASE_URL."
+            return [Check("database", "fail", str(error), remedy)], False
 
     checks, reached = in_loop(work())
     if as_json:

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Literal
 from uuid import uuid4
 
@@ -103,10 +102,9 @@ async def _listen(store: Store) -> Check:
             async with asyncio.timeout(_bell_s):
                 await heard.wait()
         except TimeoutError:
-            return Check(
-                "listen", "fail", f"a NOTIFY was not heard within {_bell_s:g} s, so jobs start only when a poll finds them",
-                "A pooler in transaction mode drops LISTEN: give the address of PostgreSQL itself.",
-            )  # fmt: skip
+            text = f"a NOTIFY was not heard within {_bell_s:g} s, so jobs start only when a poll finds them"
+            remedy = "A pooler in transaction mode drops LISTEN: give the address of PostgreSQL itself."
+            return Check("listen", "fail", text, remedy)
         return Check("listen", "ok", f"a NOTIFY is heard after {duration(time.perf_counter() - began)}")
     finally:
         await notifier.close()
@@ -139,16 +137,19 @@ async def _work(store: Store) -> list[Check]:
 def database(server: JobRow, latency_s: float) -> Check:
     text = f"PostgreSQL {server['version']}, {duration(latency_s)} a round trip"
     if server["version_num"] < _version_min:
-        return Check("database", "fail", f"{text}; agentrt needs {_version_min // 10_000} or newer", "Upgrade the server.")
+        text += f"; agentrt needs {_version_min // 10_000} or newer"
+        return Check("database", "fail", text, "Upgrade the server.")
     if server["standby"]:
-        return Check("database", "fail", f"{text}; it is a standby and cannot be written", "Give the primary's address.")
+        text += "; it is a standby and cannot be written"
+        return Check("database", "fail", text, "Give the primary's address.")
     if server["isolation"] != "read committed":
-        return Check(
-            "database", "fail", f"{text}; default_transaction_isolation is {server['isolation']!r}: jobs with a key are refused",
-            "Set it to 'read committed' for this database or role (ALTER ROLE … SET default_transaction_isolation …).",
-        )  # fmt: skip
+        text += f"; default_transaction_isolation is {server['isolation']!r}, under which jobs with a key are refused"
+        remedy = (
+            "Set it to 'read committed' for this database or role (ALTER ROLE … SET default_transaction_isolation …)."
+        )
+        return Check("database", "fail", text, remedy)
     if latency_s > _slow_s:
-        return Check("database", "warn", text, "Run the supervisors nearer to the database: each step costs a round trip.")
+        return Check("database", "warn", text, "Move nearer to the database: each step of a job costs a round trip.")
     return Check("database", "ok", text)
 
 
@@ -156,7 +157,8 @@ def clock(skew_s: float) -> Check:
     side = "ahead of" if skew_s > 0 else "behind"
     text = f"the database is {duration(abs(skew_s))} {side} this machine"
     if abs(skew_s) > _skew_s:
-        return Check("clock", "warn", text, "Synchronise both (NTP). Leases are safe, but --at and the times shown are off.")
+        remedy = "Synchronise both (NTP). Leases are safe, but --at and the ages that 'agentrt jobs' shows are off."
+        return Check("clock", "warn", text, remedy)
     return Check("clock", "ok", text)
 
 
@@ -179,10 +181,8 @@ def workers(counts: list[JobRow], known: list[JobRow]) -> Check:
             waiting[row["agent"]] = waiting.get(row["agent"], 0) + row["count"]
     if waiting:
         names = _names([f"{agent} ({count:,})" for agent, count in sorted(waiting.items())])
-        return Check(
-            "workers", "warn", f"jobs wait for agents that no running supervisor knows: {names}",
-            "Run the modules that declare them, or cancel the jobs.",
-        )  # fmt: skip
+        text = f"jobs wait for agents that no running supervisor knows: {names}"
+        return Check("workers", "warn", text, "Run the modules that declare them, or cancel the jobs.")
     return Check("workers", "ok", "every agent with jobs has a worker")
 
 
@@ -210,10 +210,13 @@ def _left_lying(name: str, text: str, does: str, *, some_live: bool) -> Check:
 def dead_rows(about: JobRow, *, autovacuum: bool) -> Check:
     text = f"jobs has {about['dead']:,} dead and {about['live']:,} live rows"
     if not autovacuum:
-        return Check("vacuum", "warn", f"{text}; autovacuum is off", "Set autovacuum = on: claims slow down without it.")
+        return Check(
+            "vacuum", "warn", f"{text}; autovacuum is off", "Set autovacuum = on: without it claims slow down."
+        )
     if about["dead"] > _dead_rows and about["vacuumed_s"] > _vacuum_s:
         text += f", last vacuumed {duration(about['vacuumed_s'])} ago"
-        return Check("vacuum", "warn", text, "Look for old transactions (below), then for autovacuum in the server's log.")
+        remedy = "Look for old transactions (below), then for autovacuum in the server's log."
+        return Check("vacuum", "warn", text, remedy)
     return Check("vacuum", "ok", text)
 
 
@@ -222,7 +225,7 @@ def transactions(rows: list[JobRow], *, sees_all: bool) -> Check:
     if not rows:
         return Check("transactions", "ok", f"none is open for more than {duration(_old_transaction_s)}{partly}")
     named = [
-        f"pid {row['pid']} of {row['role']} ({row['application'] or 'no name'}, {row['state']}) for {duration(row['open_s'])}"
+        f"pid {row['pid']} of {row['role']} ({row['application'] or '?'}, {row['state']}) for {duration(row['open_s'])}"
         for row in rows
     ]
     remedy = f"They keep vacuum from clearing the jobs table. End them: select pg_terminate_backend({rows[0]['pid']});"

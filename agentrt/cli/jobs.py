@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from datetime import UTC, datetime
 
@@ -23,7 +24,7 @@ _id_max = 2**63 - 1
 _reason_chars_max = 500
 
 
-class JobId(click.ParamType):
+class JobId(click.ParamType[int]):
     """A job's number, as the database has it."""
 
     name = "id"
@@ -31,13 +32,13 @@ class JobId(click.ParamType):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         text = str(value)
         if not (text.isascii() and text.isdigit() and len(text) < 20 and 0 < int(text) <= _id_max):
-            raise UsageError(f"{render.plain(text)[:60]!r} is no job id. Ids are whole numbers; 'agentrt jobs' lists them.")
+            raise UsageError(f"{text[:60]!r} is no job id. An id is a whole number; see 'agentrt jobs'.")
         return int(text)
 
 
 def _known_state(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
     if value is not None and value not in _states:
-        raise UsageError(f"There is no state {render.plain(value)!r}. States: {', '.join(_states)}.")
+        raise UsageError(f"There is no state {value[:60]!r}. States: {', '.join(_states)}.")
     return value
 
 
@@ -102,12 +103,12 @@ def _time_spent(row: JobRow, now: datetime) -> str:
     state = row["state"]
     if state == State.scheduled:
         left_s = _seconds(now, row["run_after"])
-        return f"due-in:{render.duration(left_s, '')}" if left_s > 0 else "due"
+        return f"due in {render.duration(left_s, '')}" if left_s > 0 else "due"
     if state == State.running:
-        return f"runs:{_since(row['claimed_at'], now, unit_gap='')}"
+        return f"runs {_since(row['claimed_at'], now, unit_gap='')}"
     if row["finished_at"] is not None:
-        return f"ran:{render.duration(_ran_s(row), '')}" if row["claimed_at"] is not None else "never-ran"
-    return f"waits:{_since(row['run_after'] if state == State.ready else row['created_at'], now, unit_gap='')}"
+        return f"ran {render.duration(_ran_s(row), '')}" if row["claimed_at"] is not None else "never ran"
+    return f"waits {_since(row['run_after'] if state == State.ready else row['created_at'], now, unit_gap='')}"
 
 
 def _ran_s(row: JobRow) -> float:
@@ -119,7 +120,9 @@ def _since(then: datetime | None, now: datetime, unit_gap: str = " ") -> str:
 
 
 def _seconds(start: datetime, end: datetime) -> float:
-    return (end.replace(tzinfo=end.tzinfo or UTC) - start.replace(tzinfo=start.tzinfo or UTC)).total_seconds()
+    if start.tzinfo is None or end.tzinfo is None:  # one is an infinity of the database, see `render.moment`
+        return math.inf
+    return (end - start).total_seconds()
 
 
 # ------------------------------------------------------------------ show
@@ -147,7 +150,7 @@ def show(job_id: int, database: str | None, schema: str, verbose: bool, as_json:
         render.print_json(render.job_fields(row) | extra)
         return
     render.print_text(Text.assemble((f"job {job_id}", "bold"), "  ", render.state_cell(row["state"])))
-    render.print_table(_field_table(row, datetime.now(UTC)))
+    _show_fields(row, datetime.now(UTC))
     for name in ("payload", "result"):
         if row[name] is not None:
             render.print_text(render.heading(name))
@@ -156,9 +159,7 @@ def show(job_id: int, database: str | None, schema: str, verbose: bool, as_json:
     _show_steps(steps)
 
 
-def _field_table(row: JobRow, now: datetime) -> Table:
-    table = render.table("", "")
-    table.show_header = False
+def _show_fields(row: JobRow, now: datetime) -> None:
     fields = {
         "agent": row["job_type"],
         "key": row["key"],
@@ -177,13 +178,15 @@ def _field_table(row: JobRow, now: datetime) -> Table:
     }
     for name, value in fields.items():
         if value is not None:
-            table.add_row(render.cell(name, "bright_black"), Text(render.block(str(value))))
-    return table
+            lines = render.block(str(value)).replace("\n", f"\n{'':12}")
+            render.print_text(Text.assemble((f"{name:<12}", "bright_black"), lines))
 
 
 def _with_age(when: datetime | None, now: datetime) -> str | None:
     if when is None:
         return None
+    if when.tzinfo is None:
+        return render.moment(when)
     seconds = _seconds(when, now)
     distance = f"{render.duration(seconds)} ago" if seconds >= 0 else f"in {render.duration(-seconds)}"
     return f"{render.moment(when)} ({distance})"
@@ -241,7 +244,8 @@ def why(job_id: int, database: str | None, schema: str, as_json: bool) -> None:
     if as_json:
         render.print_json({"id": job_id, "state": state, "why": line})
     else:
-        render.print_text(Text.assemble(f"job {job_id} is ", render.state_cell(state), f": {line}"))
+        verb = Text(" ") if State(state).final else Text.assemble(" is ", render.state_cell(state), ": ")
+        render.print_text(Text.assemble(f"job {job_id}", verb, line))  # the line of a final one begins with its verb
 
 
 async def _explain(client: Client, job_id: int) -> tuple[str, str]:
@@ -283,7 +287,7 @@ def _say_retried(job_id: int, state: str | None) -> bool:
     elif state is None:
         render.complain(str(JobNotFound(job_id)))
     else:
-        render.complain(f"job {job_id} cannot be run again: it is {state}. Only failed, cancelled and delayed jobs can.")
+        render.complain(f"job {job_id} cannot be run again: it is {state}. Failed, cancelled and delayed jobs can.")
     return state in (State.ready, State.scheduled, State.blocked)
 
 

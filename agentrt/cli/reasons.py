@@ -6,6 +6,11 @@ from agentrt.cli.render import duration, moment, plain
 from agentrt.model import JobRow, State
 
 _error_chars_max = 200
+_for_good = {
+    "fatal": "the agent gave up",
+    "invalid": "the message does not fit the agent's schema",
+    "unstorable": "its result cannot be stored",
+}
 
 
 def why_line(standing: JobRow | None, head: JobRow | None, ended: JobRow | None) -> str:
@@ -35,11 +40,10 @@ def _running(row: JobRow) -> str:
     left_s = row["lease_left_s"]
     if left_s is None or left_s <= 0:
         since = "" if left_s is None else f" {duration(-left_s)} ago"
-        line = f"{where}, but the lease ran out{since}; the next sweep of a running supervisor takes it back"
-        line += _no_worker(row)
-    else:
-        beat = "" if row["silent_s"] is None else f", its supervisor's last beat was {duration(row['silent_s'])} ago"
-        line = f"{where}, lease ends in {duration(left_s)}{beat}"
+        then = "takes it back" if row["cancel_reason"] is None else f"cancels it ({plain(row['cancel_reason'])})"
+        return f"{where}, but the lease ran out{since}; the next sweep of a running supervisor {then}{_no_worker(row)}"
+    beat = "" if row["silent_s"] is None else f", its supervisor's last beat was {duration(row['silent_s'])} ago"
+    line = f"{where}, lease ends in {duration(left_s)}{beat}"
     if row["cancel_reason"] is not None:
         return f"cancel asked for ({plain(row['cancel_reason'])}), waiting for its coroutine to stop; {line}"
     return line
@@ -61,19 +65,20 @@ def _ready(row: JobRow) -> str:
         return f"{_no_worker(row).removeprefix('; ')}{after}"
     ahead = row["ahead"]
     if ahead:
-        return f"{ahead:,} {'job' if ahead == 1 else 'jobs'} of its agent {'is' if ahead == 1 else 'are'} ahead of it{after}"
+        return f"{'one job is' if ahead == 1 else f'{ahead:,} jobs are'} ahead of it in the queue of its agent{after}"
     return f"the next of its agent; it waits for a free slot{after}"
 
 
 def _blocked(row: JobRow, head: JobRow | None) -> str:
-    key = f"key {plain(row['key'])!r}"
+    key = f"key {row['key']!r}"
     if row["head_id"] is None or head is None:
         return f"{key} has just been set free; ask again"
-    about = {
-        State.running: lambda: f"running on {_place(head)}",
-        State.scheduled: lambda: _scheduled(head | {"workers": 1}),
-    }.get(head["state"], lambda: str(head["state"]))
-    return f"{key} is held by job {head['id']} ({about()}){_no_worker(row)}"
+    about = str(head["state"])
+    if about == State.running:
+        about = f"running on {_place(head)}"
+    elif about == State.scheduled:
+        about = _scheduled(head | {"workers": 1})  # that no worker knows the agent is said once, at the end
+    return f"{key} is held by job {head['id']} ({about}){_no_worker(row)}"
 
 
 def _end(row: JobRow) -> str:
@@ -84,11 +89,10 @@ def _end(row: JobRow) -> str:
     if state == State.succeeded:
         return f"succeeded at {at}, attempt {_attempt(row, row['attempt_count'])}"
     if state == State.cancelled:
-        return f"cancelled at {at}: {_error(row)}"
+        return f"cancelled at {at}: {_error(row).removeprefix('Cancelled: ')}"
     spent, most = row["attempt_count"], row["max_attempts"]
-    if row["reason"] in ("fatal", "invalid", "unstorable"):
-        what = {"fatal": "the agent gave up", "invalid": "the message does not fit the agent's schema"}
-        return f"failed at {at}, {what.get(row['reason'], 'its result cannot be stored')}, so it is not retried: {_error(row)}"
+    if row["reason"] in _for_good:
+        return f"failed at {at} without a retry, {_for_good[row['reason']]}: {_error(row)}"
     if most is not None and spent >= most:
         return f"failed at {at}, attempts used up ({spent} of {most}), the last of {row['reason']}: {_error(row)}"
     return f"failed at {at}, {row['reason']}: {_error(row)}"
@@ -98,7 +102,7 @@ def _no_worker(row: JobRow) -> str:
     """The clause that says that nobody can run it; empty when somebody can."""
     if row["workers"]:
         return ""
-    return f"; no worker knows agent {plain(row['agent'])!r}: start one with 'agentrt run MODULE'"
+    return f"; no worker knows agent {row['agent']!r}: start one with 'agentrt run MODULE'"
 
 
 def _attempt(row: JobRow, attempt: int) -> str:

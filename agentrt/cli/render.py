@@ -1,4 +1,4 @@
-"""What the commands print: tables for people, JSON for pipes. A text from the database is made safe for a terminal first."""
+"""What the commands print: tables for people, JSON for pipes. What the database holds is made safe for a terminal first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from io import StringIO
+from io import StringIO, TextIOWrapper
 
 import click
 from rich.console import Console
@@ -20,6 +20,7 @@ from agentrt import codec
 from agentrt.config import redact
 from agentrt.model import JobRow, State
 
+_json_colours: Callable[[str | Text], Text] = JSONHighlighter()
 _pipe_columns = 100_000  # a pipe has no width: nothing is cut there
 _name_columns = 32
 _integer_digits_max = 4_000  # Python converts no more than 4,300
@@ -69,7 +70,9 @@ def complain(text: str) -> None:
 
 def _console() -> Console:
     # A standard output that cannot show a character (LANG=C, an old code page) gets its escape instead of an exception.
-    return Console(file=click.get_text_stream("stdout", errors="backslashreplace"))
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    return Console()
 
 
 # ------------------------------------------------------------------ parts
@@ -91,7 +94,7 @@ def table(*headers: str, right: Collection[str] = (), last_is_cut: bool = True) 
 
 
 def cell(value: object, style: str = "") -> Text:
-    """One line in a table; nothing is shown as `-`, so that each line has as many words as the others."""
+    """One line in a table; nothing is shown as `-`."""
     text = "" if value is None else plain(str(value))
     return Text(text or "-", style=style if text else "bright_black", no_wrap=True, overflow="ellipsis")
 
@@ -106,7 +109,7 @@ def heading(text: str) -> Text:
 
 def json_block(text: str) -> Text:
     """A stored JSON text, indented and coloured."""
-    return JSONHighlighter()(Text(block(json_text(json_value(text), indent=2))))
+    return _json_colours(Text(block(json_text(json_value(text), indent=2))))
 
 
 def plain(text: str) -> str:
@@ -133,9 +136,9 @@ def duration(seconds: float, unit_gap: str = " ") -> str:
     """A length of time in one number and unit: `3.2 s`, `45 s`, `12 min`, `5 h`, `9 d`."""
     seconds = max(0.0, seconds)
     if not math.isfinite(seconds):
-        return "for ever"
+        return "∞"
     if seconds < 0.0995:
-        return f"{seconds * 1000:.0f}{unit_gap}ms"
+        return f"{seconds * 1000:.{1 if seconds < 0.00995 else 0}f}{unit_gap}ms"
     if seconds < 9.95:
         return f"{seconds:.1f}{unit_gap}s"
     for size, limit, unit in ((1, 120, "s"), (60, 120, "min"), (3600, 48, "h")):
@@ -146,10 +149,9 @@ def duration(seconds: float, unit_gap: str = " ") -> str:
 
 def moment(when: datetime) -> str:
     """A time of this machine's zone, to the second."""
-    try:
-        return when.astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
-    except (OverflowError, ValueError):  # 'infinity', which the driver hands out as the last moment that Python knows
-        return "never" if when.year > 1 else "ever since"
+    if when.tzinfo is None:  # so the driver hands out the two infinities of a timestamptz
+        return "infinity" if when.year > 1 else "-infinity"
+    return when.astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
 
 
 # ------------------------------------------------------------------ JSON
@@ -161,7 +163,7 @@ def json_text(value: object, indent: int | None = None) -> str:
     Not orjson, which refuses what plain SQL may have stored: integers beyond 64 bits and lone surrogates.
     """
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=_as_text)
-    return codec.storable_text(text, sys.maxsize)  # within JSON's quotes, its spelling of a lone surrogate is JSON again
+    return codec.storable_text(text, sys.maxsize)  # its spelling of a lone surrogate is JSON again within the quotes
 
 
 def json_value(text: str) -> object:

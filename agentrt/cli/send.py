@@ -24,7 +24,7 @@ from agentrt.model import NewJob, Result, Sent, State, delay_s_max, payload_byte
 _pair = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
 _input_bytes_max = 8 * payload_bytes_max  # as text, with escapes and white space, a payload is longer than when stored
 _integer_digits_max = 4_000  # Python converts no more than 4,300
-_forms = """one JSON object ('{"text": "hi"}'), '-' for one on standard input, or name=value pairs"""
+_forms = """one JSON object ('{"text": "hi"}'), '-' for one on standard input, or NAME=VALUE pairs"""
 
 
 @click.command()
@@ -39,12 +39,23 @@ _forms = """one JSON object ('{"text": "hi"}'), '-' for one on standard input, o
 @click.option("--max-attempts", type=int, metavar="N", help="Instead of what the agent says.")
 @click.option("--from", "module", metavar="MODULE", help="Check the message against the agent in this module.")
 @click.option("--wait", is_flag=True, help="Wait for the end and print the result; exit code 1 when it is no success.")
-@click.option("--timeout", "timeout_s", type=float, metavar="S", help="With --wait: no longer than this.  [default: any time]")
+@click.option("--timeout", "timeout_s", type=float, metavar="S", help="With --wait: no longer than this.")
 @json_option
 def send(
-    agent: str, payload: tuple[str, ...], database: str | None, schema: str, key: str | None, delay_s: float | None,
-    at: str | None, priority: int, dedup: str | None, max_attempts: int | None, module: str | None, wait: bool,
-    timeout_s: float | None, as_json: bool,
+    agent: str,
+    payload: tuple[str, ...],
+    database: str | None,
+    schema: str,
+    key: str | None,
+    delay_s: float | None,
+    at: str | None,
+    priority: int,
+    dedup: str | None,
+    max_attempts: int | None,
+    module: str | None,
+    wait: bool,
+    timeout_s: float | None,
+    as_json: bool,
 ) -> None:
     """Send a message to AGENT and print the job's id.
 
@@ -119,8 +130,8 @@ async def _state(client: Client, job_id: int) -> str | None:
 async def _warn_without_worker(client: Client, agent: str) -> None:
     if not any(agent in supervisor["agents"] for supervisor in await client.store.supervisors() if live(supervisor)):
         render.complain(
-            f"warning: no running supervisor knows agent {agent!r}; the job waits for one. Start it with 'agentrt run MODULE'"
-            f" ('agentrt agents' lists who knows what)."
+            f"warning: no running supervisor knows agent {agent!r}; the job waits for one."
+            " Start it with 'agentrt run MODULE' ('agentrt agents' lists who knows what)."
         )
 
 
@@ -149,7 +160,7 @@ def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"--at is {render.plain(text)!r}; it must be a time such as 2026-12-01T09:00+01:00.") from None
+        raise UsageError(f"--at is {text[:60]!r}; it must be a time such as 2026-12-01T09:00+01:00.") from None
     if moment.utcoffset() is None:
         raise UsageError(f"--at is {text!r}, without a time zone. Add one: {text}Z for UTC, {text}+01:00, …")
     return moment
@@ -177,7 +188,9 @@ def _payload(words: Sequence[str]) -> dict[str, Any]:
 def _standard_input() -> str:
     data = sys.stdin.buffer.read(_input_bytes_max + 1)
     if len(data) > _input_bytes_max:
-        raise UsageError(f"Standard input holds more than {_input_bytes_max:,} bytes; a message may have {payload_bytes_max:,}.")
+        raise UsageError(
+            f"Standard input is over {_input_bytes_max:,} bytes; a message may have {payload_bytes_max:,}."
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -213,7 +226,7 @@ def _json(text: str) -> object:
 
 def _integer(digits: str) -> int:
     if len(digits) > _integer_digits_max:
-        raise UsageError(f"An integer of {len(digits):,} digits cannot be stored; at most 64 bits can. Send it as text.")
+        raise UsageError(f"An integer has {len(digits):,} digits; at most 64 bits come back exact. Send it as text.")
     return int(digits)
 
 
@@ -231,5 +244,4 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _short(text: str) -> str:
-    clean = render.plain(text)
-    return repr(clean if len(clean) <= 80 else f"{clean[:80]}…")
+    return repr(text if len(text) <= 80 else f"{text[:80]}…")

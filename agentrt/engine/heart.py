@@ -12,16 +12,18 @@ import sys
 import sysconfig
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import structlog
 
-from agentrt.config import Settings
-from agentrt.context import Attempt, running
+from agentrt.config import Settings, redact
+from agentrt.context import Attempt, in_thread, running
 from agentrt.engine.stats import Stats
-from agentrt.errors import StoreError
+from agentrt.errors import AgentrtError
 from agentrt.store import Store
 
 log = structlog.get_logger("agentrt.heart")
@@ -32,7 +34,6 @@ _stdlib = sysconfig.get_path("stdlib")
 @dataclass(slots=True, eq=False)
 class _Lease:
     attempt: Attempt
-    expires: float  # on the monotonic clock; never later than the database thinks
     beating: bool = False
 
 
@@ -49,6 +50,7 @@ class Heart:
         self._main: asyncio.AbstractEventLoop | None = None
         self._main_thread = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
         self._stop = asyncio.Event()
         self._due: dict[_Lease, asyncio.Future[bool]] = {}
         self._due_rung = asyncio.Event()
@@ -65,8 +67,8 @@ class Heart:
         self._thread = threading.Thread(target=self._run_thread, name="agentrt-heart", daemon=True)
         self._thread.start()
 
-    def watch(self, attempt: Attempt, granted_at: float) -> None:
-        self._leases[attempt.job.id] = _Lease(attempt, granted_at + attempt.job.lease_s)
+    def watch(self, attempt: Attempt) -> None:
+        self._leases[attempt.job.id] = _Lease(attempt)
 
     def forget(self, attempt: Attempt) -> None:
         lease = self._leases.get(attempt.job.id)
@@ -75,9 +77,11 @@ class Heart:
 
     async def close(self) -> None:
         loop, thread = self._loop, self._thread
+        self._stopping = True
         if loop is not None and thread is not None and thread.is_alive():
-            loop.call_soon_threadsafe(self._stop.set)
-            await asyncio.to_thread(thread.join, 5)
+            with suppress(RuntimeError):  # its loop has just ended by itself
+                loop.call_soon_threadsafe(self._stop.set)
+            await in_thread(partial(thread.join, renew_timeout_s + 1))
 
     @property
     def alive(self) -> bool:
@@ -86,18 +90,30 @@ class Heart:
     # -------------------------------------------------------------- the thread
 
     def _run_thread(self) -> None:
-        asyncio.run(self._run())
+        """Run until stopped; whatever it dies of, it begins again: without it every lease of the process is lost."""
+        while not self._stopping:
+            try:
+                asyncio.run(self._run())
+            except Exception as error:  # as said: reported, and begun again
+                log.exception("heart.died", error=f"{type(error).__name__}: {redact(str(error))}")
+                self._stats.restarts["heart"] += 1
+                for lease in list(self._leases.values()):
+                    lease.beating = False
+                time.sleep(self._tick_s)
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._stop, self._due_rung, self._due = asyncio.Event(), asyncio.Event(), {}  # they belong to this loop
         try:
             async with asyncio.TaskGroup() as group:
                 renewer = group.create_task(self._renew_due(), name="renew")
-                while not self._stop.is_set():
+                while not self._stopping:
                     now = time.monotonic()
                     for lease in list(self._leases.values()):
                         job = lease.attempt.job
-                        if not lease.beating and now - (lease.expires - job.lease_s) > self._every_s(job.lease_s):
+                        if not lease.beating and now - (lease.attempt.lease_expires - job.lease_s) > self._every_s(
+                            job.lease_s
+                        ):
                             lease.beating = True
                             group.create_task(self._beat(lease), name=f"lease-{lease.attempt.job.id}")
                     self._watch_main_loop(now)
@@ -117,7 +133,7 @@ class Heart:
         pause_s = 0.0
         while await self._sleep_while_held(lease, pause_s):
             now = time.monotonic()
-            if now >= lease.expires:
+            if now >= lease.attempt.lease_expires:
                 self._lose(lease, f"no heartbeat reached the database for {job.lease_s:g} s")
                 return
             kept = await self._renew(lease)
@@ -125,11 +141,11 @@ class Heart:
                 self._lose(lease, "the job was taken back")
                 return
             if kept:
-                lease.expires = now + job.lease_s
+                lease.attempt.lease_expires = now + job.lease_s
             pause_s = (
                 self._every_s(job.lease_s)
                 if kept
-                else min(job.lease_s / 10, max(0.05, lease.expires - time.monotonic()))
+                else min(job.lease_s / 10, max(0.05, lease.attempt.lease_expires - time.monotonic()))
             )
 
     def _every_s(self, lease_s: float) -> float:
@@ -149,14 +165,14 @@ class Heart:
         self._due[lease] = future
         self._due_rung.set()
         try:
-            async with asyncio.timeout(max(0.05, lease.expires - time.monotonic())):
+            async with asyncio.timeout(max(0.05, lease.attempt.lease_expires - time.monotonic())):
                 return await future
-        except (TimeoutError, StoreError) as error:
+        except (TimeoutError, AgentrtError) as error:
             log.warning(
                 "lease.beat_failed",
                 job_id=lease.attempt.job.id,
                 error=str(error) or "no answer",
-                lease_left_s=round(lease.expires - time.monotonic(), 2),
+                lease_left_s=round(lease.attempt.lease_expires - time.monotonic(), 2),
             )
             return None
         finally:
@@ -174,7 +190,9 @@ class Heart:
             jobs = sorted((lease.attempt.job for lease in batch), key=lambda job: job.id)
             try:
                 owned = await self._store.renew([(job.id, job.fence, job.lease_s) for job in jobs])
-            except StoreError as error:
+            except (
+                AgentrtError
+            ) as error:  # no answer, or a login refused for a moment: a failed beat alone changes nothing
                 for future in batch.values():
                     if not future.done():
                         future.set_exception(error)

@@ -79,11 +79,11 @@ class Runner:
 
     def start(self, job: Claimed, granted_at: float, cause: str) -> None:
         """Run a claimed job."""
-        attempt = Attempt(job, self._store, self._client)
+        attempt = Attempt(job, self._store, self._client, lease_expires=granted_at + job.lease_s)
         attempt.on_wait = lambda change: self._change_slots(job.agent, change)
         self.attempts[job.id] = attempt
         self._change_slots(job.agent, +1)
-        self._heart.watch(attempt, granted_at)
+        self._heart.watch(attempt)
         log.info(
             "job.claimed",
             job_id=job.id,
@@ -122,6 +122,10 @@ class Runner:
             timer = asyncio.get_running_loop().call_later(agent.timeout_s, attempt.stop, "timeout", text)
         outcome: Outcome | None
         try:
+            if (
+                started >= attempt.lease_expires
+            ):  # the loop was blocked since the claim; the job may run elsewhere by now
+                raise LeaseLost("its lease ran out before it could be started")
             outcome = await self._call(attempt, agent)
         except BaseException as error:
             outcome = self._raised(attempt, agent, error)
@@ -151,7 +155,8 @@ class Runner:
         """What an exception out of the agent means. None: the job is no longer ours, nothing may be written."""
         job = attempt.job
         if isinstance(error, LeaseLost):
-            attempt.stop_reason = "lost"
+            attempt.stop_reason = attempt.stop_reason or "lost"
+            attempt.stop_text = attempt.stop_text or str(error)
             return None
         if isinstance(error, RetryAfter):
             seconds = error.seconds if math.isfinite(error.seconds) else 0.0
@@ -198,5 +203,8 @@ def _failure(reason: str, error: BaseException) -> Failure:
         text = "<its text cannot be read>"
     trace = "".join(traceback.format_exception(error))
     return Failure(
-        reason, name, codec.storable_text(redact(text)), codec.storable_text(redact(trace), traceback_chars_max)
+        reason,
+        codec.storable_text(name, 200),
+        codec.storable_text(redact(text)),
+        codec.storable_text(redact(trace), traceback_chars_max),
     )

@@ -119,10 +119,9 @@ class EmbeddedPostgres:
 
 
 def open_embedded(directory: Path) -> EmbeddedPostgres:
-    """Use the server under `directory`: make it if there is none, start it if it does not run, join it if it does.
+    """Use the server under `directory`, with its database `agentrt`: make it, start it or join it, whatever it takes.
 
-    Blocks: about a second when the database is made, a fraction of one when the server is started, up to `start_s_max`
-    seconds of crash recovery after a kill. Afterwards the database `agentrt` exists.
+    Blocks: a second or two to make it, less to start it, up to `start_s_max` seconds for its recovery after a kill.
 
     Raises:
         ConfigError: the extra is not installed, or `directory` holds something else or another version's data.
@@ -218,10 +217,11 @@ class _Home:
         raise self._unavailable(f"accepts no connections after {start_s_max:g} s; if it recovers, try again later")
 
     def _ask_server(self) -> tuple[str, int]:
-        """The folder of the socket, and what `pg_isready` says: 0 accepts, 1 starts or ends, 2 no answer."""
+        """The folder of the socket, and what `pg_isready` says: 0 accepts, 1 not now, 2 no answer."""
         with suppress(OSError, IndexError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
-            if lines[4] and Path(lines[1]).samefile(self.data):  # A copy of a directory names the original's server.
+            # A copy of a directory names the original's server. One that is not ready would log each question.
+            if lines[4] and lines[7].strip() == "ready" and Path(lines[1]).samefile(self.data):
                 command = (self.programs / "pg_isready", "-q", "-h", lines[4], "-p", port, "-U", "postgres")
                 return lines[4], min(subprocess.run(command, env=_environment(), check=False).returncode, 2)  # noqa: S603 - ours
         return "", 2

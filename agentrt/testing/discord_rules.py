@@ -25,7 +25,7 @@ async def read(request: web.Request) -> tuple[dict[str, object], dict[str, bytes
             if isinstance(part, web.FileField):
                 files[part.filename] = part.file.read()
             else:
-                text = str(part)
+                text = part.decode() if isinstance(part, (bytes, bytearray)) else str(part)
     else:
         text = await request.text()
     try:

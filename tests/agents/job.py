@@ -1,8 +1,9 @@
-"""A job without a database: runs an agent attempt after attempt, keeping its steps, as the runtime would."""
+"""A job without a database, which keeps its steps over its attempts; and all that an error carries."""
 
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
@@ -25,7 +26,21 @@ class Job(Generic[R]):
 
     async def attempt(self) -> R:
         """Run once; raises what the agent raised."""
-        claimed = Claimed(1, 1, "test", None, 1, 5, "{}", 5, 1, 1, 5.0, 0.0, dict(self.steps))
+        claimed = Claimed(
+            id=1,
+            fence=1,
+            agent="test",
+            key=None,
+            attempt=1,
+            max_attempts=5,
+            payload="{}",
+            priority=5,
+            ord=1,
+            root=1,
+            lease_s=5,
+            waited_s=0,
+            steps=dict(self.steps),
+        )
         token = running.set(Attempt(claimed, cast("Any", self), cast("Any", None)))
         try:
             return await self.run()
@@ -49,3 +64,14 @@ class Job(Generic[R]):
 
     async def record_step(self, _job_id: int, _fence: int, step_id: str, output: str) -> str:
         return self.steps.setdefault(step_id, output)
+
+
+def everything(error: BaseException, *, but_of: str) -> str:
+    """The error with its chain and the values in its frames, but those of one file: what an error reporter might keep."""
+    shown = []
+    link: BaseException | None = error
+    while link is not None:
+        frames = [frame for frame, _ in traceback.walk_tb(link.__traceback__) if frame.f_code.co_filename != but_of]
+        shown += [repr(link), *(f"{name} = {value!r}" for frame in frames for name, value in frame.f_locals.items())]
+        link = link.__cause__ or link.__context__
+    return "\n".join(shown)

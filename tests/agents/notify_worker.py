@@ -1,18 +1,18 @@
-"""A process of its own that posts notices: `notify_worker.py NAME COUNT`; prints its waits and failures as JSON."""
+"""A process of its own that posts notices: `-m tests.agents.notify_worker NAME COUNT`; prints its waits and failures as JSON."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-
-from job import Job
+from functools import partial
 
 from agentrt.agents import discord_notify
+from tests.agents.job import Job
 
 
 async def main(name: str, count: int) -> None:
-    jobs = [Job(lambda number=number: discord_notify(f"{name}-{number}")) for number in range(count)]
+    jobs = [Job(partial(discord_notify, f"{name}-{number}")) for number in range(count)]
     await asyncio.gather(*(job.finish() for job in jobs))
     print(json.dumps([sorted(w for job in jobs for w in job.waits), sum(len(job.failures) for job in jobs)]))  # noqa: T201
 

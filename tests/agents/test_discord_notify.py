@@ -1,4 +1,4 @@
-"""The agent that posts to Discord, against a Discord on loopback: what arrives, and how each trouble ends the attempt."""
+"""The agent that posts to Discord, against a Discord on loopback: what arrives, and how each trouble ends."""
 
 from __future__ import annotations
 
@@ -6,19 +6,25 @@ import asyncio
 import json
 import os
 import sys
-import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from job import Job
+from structlog.testing import CapturingLogger
 
 from agentrt import Fail, RetryAfter
-from agentrt.agents import discord_notify
+from agentrt.agents import discord_notify, discord_wire
+from agentrt.agents.discord_webhook import find_webhook
 from agentrt.agents.discord_wire import DiscordUnavailable
 from agentrt.testing.fake_discord import FakeDiscord
+from tests.agents.job import Job, everything
 
-wire = sys.modules["agentrt.agents.discord_wire"]
+
+@pytest.fixture(autouse=True)
+def log(monkeypatch: pytest.MonkeyPatch) -> CapturingLogger:
+    logger = CapturingLogger()
+    monkeypatch.setattr(discord_wire, "_log", logger)
+    return logger
 
 
 @pytest.fixture
@@ -31,15 +37,6 @@ async def discord(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeDiscord]
 
 def token_of(url: str) -> str:
     return url.rpartition("/")[2]
-
-
-def everything(error: BaseException) -> str:
-    """The error with its chain and the values in its frames: as much as any error reporter would keep."""
-    shown = traceback.TracebackException.from_exception(error, capture_locals=True)
-    chain = [error]
-    while (link := chain[-1].__cause__ or chain[-1].__context__) is not None:
-        chain.append(link)
-    return "\n".join(shown.format(chain=True)) + "\n".join(repr(link) for link in chain)
 
 
 async def test_a_notice_arrives_with_mentions_off_and_its_id_is_returned(discord: FakeDiscord) -> None:
@@ -110,7 +107,7 @@ async def test_an_address_in_the_wrong_place_is_not_repeated(monkeypatch: pytest
     monkeypatch.setenv("DISCORD_WEBHOOK_OPS", "discord.com/api/webhooks/1/s3cr3t-token")
     with pytest.raises(Fail, match="DISCORD_WEBHOOK_OPS holds no webhook address") as caught:
         await discord_notify("x", target="ops")
-    assert "s3cr3t-token" not in everything(caught.value).replace("environ = environ({", "")
+    assert "s3cr3t-token" not in everything(caught.value, but_of=__file__)
     with pytest.raises(Fail, match="The target is no name"):
         await discord_notify("x", target="https://discord.com/api/webhooks/1/s3cr3t-token")
 
@@ -128,8 +125,11 @@ async def test_an_address_in_the_wrong_place_is_not_repeated(monkeypatch: pytest
         ("http://proxy:3000/api/webhooks/1/t", "http://proxy:3000/api/webhooks/1/t?wait=true"),
     ],
 )
-def test_discord_is_asked_in_a_version_that_tells_waits_in_seconds(given: str, asked: str) -> None:
-    assert wire.find_webhook("ops", {"DISCORD_WEBHOOK_OPS": given}).url == asked
+def test_discord_is_asked_in_a_version_that_tells_waits_in_seconds(
+    monkeypatch: pytest.MonkeyPatch, given: str, asked: str
+) -> None:
+    monkeypatch.setenv("DISCORD_WEBHOOK_OPS", given)
+    assert find_webhook("ops").url == asked
 
 
 async def test_a_rate_limit_reschedules_by_the_body_and_not_by_the_header(discord: FakeDiscord) -> None:
@@ -182,12 +182,8 @@ async def test_the_next_part_waits_for_the_reset_instead_of_running_into_the_lim
 async def test_thirty_notices_of_four_processes_arrive_once_each_with_few_429s(monkeypatch: pytest.MonkeyPatch) -> None:
     async with FakeDiscord(limit=5, window_s=0.5) as discord:
         environment = {**os.environ, "DISCORD_WEBHOOK": discord.webhook()}
-        worker = str(Path(__file__).with_name("notify_worker.py"))
         async with asyncio.TaskGroup() as group:
-            runs = [
-                group.create_task(_run(worker, f"p{n}", str(count), environment))
-                for n, count in enumerate((8, 8, 7, 7))
-            ]
+            runs = [group.create_task(_run(f"p{n}", str(count), environment)) for n, count in enumerate((8, 8, 7, 7))]
 
     assert sorted(discord.contents()) == sorted(
         f"p{n}-{i}" for n, count in enumerate((8, 8, 7, 7)) for i in range(count)
@@ -199,9 +195,13 @@ async def test_thirty_notices_of_four_processes_arrive_once_each_with_few_429s(m
         assert all(wait <= 5 for wait in waits)
 
 
-async def _run(worker: str, name: str, count: str, environment: dict[str, str]) -> bytes:
+async def _run(name: str, count: str, environment: dict[str, str]) -> bytes:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, worker, name, count, env=environment, stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        *("-m", "tests.agents.notify_worker", name, count),
+        env=environment,
+        cwd=Path(__file__).parents[2],
+        stdout=asyncio.subprocess.PIPE,
     )
     return (await process.communicate())[0]
 
@@ -250,7 +250,7 @@ async def test_a_server_error_fails_the_attempt_and_the_retry_goes_on_with_the_f
 
 @pytest.mark.parametrize(("stored", "copies"), [(False, 1), (True, 2)])
 async def test_a_lost_answer_is_sent_again_and_said_in_the_log(
-    discord: FakeDiscord, capfd: pytest.CaptureFixture[str], stored: bool, copies: int
+    discord: FakeDiscord, log: CapturingLogger, stored: bool, copies: int
 ) -> None:
     discord.cut_next(stored=stored)
     job = Job(lambda: discord_notify("x"))
@@ -258,13 +258,13 @@ async def test_a_lost_answer_is_sent_again_and_said_in_the_log(
 
     assert discord.contents() == ["x"] * copies
     assert "at least once" in str(job.failures[0])
-    assert "discord.maybe_sent" in "".join(capfd.readouterr())
+    assert [call.args for call in log.calls] == [("discord.maybe_sent",)]
 
 
 async def test_a_server_that_never_answers_fails_the_attempt(
     discord: FakeDiscord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "answer_s_max", 0.2)
+    monkeypatch.setattr(discord_wire, "answer_s_max", 0.2)
     discord.stall_next()
     with pytest.raises(DiscordUnavailable, match="gave no answer"):
         await discord_notify("x")
@@ -294,12 +294,12 @@ async def test_a_redirect_is_not_followed(discord: FakeDiscord) -> None:
 async def test_the_token_of_a_webhook_is_in_no_error_log_or_traceback(
     discord: FakeDiscord,
     monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    log: CapturingLogger,
     caplog: pytest.LogCaptureFixture,
     trouble: str,
 ) -> None:
     caplog.set_level(0)
-    monkeypatch.setattr(wire, "answer_s_max", 0.2)
+    monkeypatch.setattr(discord_wire, "answer_s_max", 0.2)
     url = discord.webhook("ops")
     echo: dict[str, object] = {
         "message": f"{url}?wait=true: no",
@@ -319,6 +319,6 @@ async def test_the_token_of_a_webhook_is_in_no_error_log_or_traceback(
     with pytest.raises((Fail, RetryAfter, DiscordUnavailable)) as caught:
         await discord_notify("x", target="ops")
 
-    seen = str(caught.value) + everything(caught.value) + "".join(capfd.readouterr()) + caplog.text
+    seen = str(caught.value) + everything(caught.value, but_of=__file__) + str(log.calls) + caplog.text
     assert token_of(url) not in seen
     assert "127.0.0.1" in seen

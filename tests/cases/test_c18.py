@@ -1,0 +1,43 @@
+"""C18 (lease): a holder that cannot reach the database is not stopped when its lease runs out, and works on beside the second run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import agentrt
+from tests.cases.proxy import Proxy
+from tests.conftest import Start
+from tests.support import Sql
+
+pytestmark = pytest.mark.case
+ledger = str(Path(__file__).parent / "ledger.py")
+
+
+async def test_a_holder_that_is_cut_off_stops_no_later_than_its_lease_and_the_next_run_begins_after_it(
+    start: Start, client: agentrt.Client, sql: Sql, database: str
+) -> None:
+    options = ("run", ledger, "--lease", "2", "--poll", "600")
+    async with Proxy(database).running() as proxy:
+        cut_off = start(*options, name="cut-off", environ={"AGENTRT_DATABASE_URL": proxy.dsn})
+        job = await agentrt.to("tick").send(seconds=10)
+        await cut_off.noted("tick")
+        other = start(*options, name="other")
+        await other.until("supervisor.started")
+
+        for link in proxy.links:
+            link.hold()
+        await cut_off.until("job.losing_lease", job_id=job.id)
+        await other.noted("tick", attempt=2)
+        assert await job.result(timeout_s=40) == "ticked"
+        for link in proxy.links:
+            link.cut()
+        await cut_off.until("job.lease_lost", job_id=job.id)
+
+    ticks = other.notes("tick")
+    last = max(note["at"] for note in ticks if note["pid"] == cut_off.pid)
+    first = min(note["at"] for note in ticks if note["pid"] == other.pid)
+    assert last < first
+    assert await sql.value("select attempt from agentrt.history where id = $1", job.id) == 2
+    assert [note["pid"] for note in other.notes("end")] == [other.pid]

@@ -1,0 +1,132 @@
+"""`agentrt why`: one line that says what a job waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from agentrt.cli.reasons import why_line
+from tests.cli.conftest import Cli
+from tests.support import Sql
+
+waiting: dict[str, Any] = {
+    "id": 57, "agent": "writer", "key": None, "state": "ready", "attempt": 0, "max_attempts": 5, "last_error": None,
+    "cancel_reason": None, "due_in_s": -1.0, "lease_left_s": None, "host": None, "pid": None, "silent_s": None,
+    "head_id": None, "workers": 1, "ahead": 0,
+}  # fmt: skip
+running = waiting | {"state": "running", "attempt": 2, "host": "box", "pid": 7, "silent_s": 3.0, "lease_left_s": 4.0}
+ended: dict[str, Any] = {
+    "state": "failed", "attempt_count": 5, "max_attempts": 5, "reason": "error", "last_error": "ValueError: no",
+    "finished_at": datetime(2026, 1, 2, tzinfo=UTC),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"workers": 0}, "no worker knows agent 'writer'"),
+        ({"ahead": 1}, "one job is ahead of it"),
+        ({"ahead": 1200}, "1,200 jobs are ahead of it"),
+        ({}, "it waits for a free slot"),
+        ({"last_error": "Crashed: died"}, "the attempt before: Crashed: died"),
+        ({"state": "scheduled", "due_in_s": 12.0}, "due in 12 s, as its sender asked"),
+        ({"state": "scheduled", "due_in_s": math.inf}, "due in ∞"),
+        (
+            {"state": "scheduled", "due_in_s": 12.0, "attempt": 2, "last_error": "E: a\nb"},
+            "due in 12 s (retry of attempt 2 of 5: E: a b)",
+        ),
+        ({"state": "scheduled", "due_in_s": 5.0, "last_error": "RetryAfter: slow"}, "put off by its agent (RetryAfter: slow)"),
+        ({"state": "scheduled", "workers": 0}, "due since 1.0 s, a supervisor makes it ready"),
+        ({"state": "parked"}, "waits for a reply, a moment or a decision"),
+    ],
+)  # fmt: skip
+def test_why_says_what_an_unfinished_job_waits_for(change: dict[str, Any], expected: str) -> None:
+    line = why_line(waiting | change, None, None)
+    assert expected in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, "leased to box:7, attempt 2 of 5, lease ends in 4.0 s, its supervisor's last beat was 3.0 s ago"),
+        ({"cancel_reason": "too slow"}, "cancel asked for (too slow), waiting for its coroutine to stop"),
+        ({"lease_left_s": -5.0}, "lease ran out 5.0 s ago; the next sweep of a running supervisor takes it back"),
+        ({"lease_left_s": -5.0, "cancel_reason": "x"}, "the next sweep of a running supervisor cancels it (x)"),
+        ({"lease_left_s": -5.0, "workers": 0}, "no worker knows agent 'writer'"),
+        ({"host": None, "silent_s": None}, "leased to a supervisor that has signed off"),
+    ],
+)
+def test_why_says_who_runs_a_job_and_for_how_long(change: dict[str, Any], expected: str) -> None:
+    assert expected in why_line(running | change, None, None)
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (running | {"id": 41}, "key 'k' is held by job 41 (running on box:7)"),
+        (
+            waiting | {"id": 41, "state": "scheduled", "due_in_s": 9.0, "attempt": 1, "last_error": "E: x"},
+            "held by job 41 (due in 9.0 s (retry of attempt 1 of 5: E: x))",
+        ),
+        (None, "has just been set free"),
+    ],
+)
+def test_why_names_the_job_that_holds_the_key(head: dict[str, Any] | None, expected: str) -> None:
+    blocked = waiting | {"state": "blocked", "key": "k", "head_id": 41}
+    assert expected in why_line(blocked, head, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, "attempts used up (5 of 5), the last of error: ValueError: no"),
+        ({"reason": "crashed", "attempt_count": 2}, "crashed: ValueError: no"),
+        ({"reason": "fatal", "attempt_count": 1}, "without a retry, the agent gave up: ValueError: no"),
+        ({"reason": "invalid", "attempt_count": 1}, "does not fit the agent's schema"),
+        ({"state": "succeeded", "attempt_count": 2}, "succeeded at "),
+        ({"state": "cancelled", "last_error": "Cancelled: too slow"}, ": too slow"),
+        ({"last_error": "x" * 8000}, "xxx…"),
+    ],
+)
+def test_why_says_how_a_job_ended(change: dict[str, Any], expected: str) -> None:
+    line = why_line(None, None, ended | change)
+    assert expected in line
+    assert len(line) < 350
+
+
+async def test_why_reads_the_rows_of_a_real_database(cli: Cli, sql: Sql) -> None:
+    """One job of each kind, made with plain SQL; the key's second is behind its first."""
+    supervisor = await sql.value(
+        "insert into agentrt.supervisors(id, host, pid, agents, slots) values (gen_random_uuid(), 'box', 7, '{a}', 1)"
+        " returning id"
+    )
+    insert = "insert into agentrt.jobs(agent, key, run_after) values ($1, $2, now() + make_interval(secs => $3)) returning id"
+    head, blocked = [await sql.value(insert, "a", "k", 0) for _ in range(2)]
+    unknown, delayed, cancelled = [
+        await sql.value(insert, *job) for job in (("b", None, 0), ("a", None, 600), ("a", None, 600))
+    ]
+    await sql.run(
+        "update agentrt.jobs set status = 'running', supervisor = $2, attempt = 1, fence = 1,"
+        " lease_expires = now() + interval '1 hour' where id = $1", head, supervisor,
+    )  # fmt: skip
+    await sql.value("select agentrt.cancel($1, 'no need')", cancelled)
+    ids = {
+        head: ("running", "leased to box:7"),
+        blocked: ("blocked", f"key 'k' is held by job {head} (running on box:7)"),
+        unknown: ("ready", "no worker knows agent 'b'"),
+        delayed: ("scheduled", "due in 10 min"),
+        cancelled: ("cancelled", "no need"),
+    }
+    answers = await asyncio.gather(
+        *(cli("why", job_id, "--json") for job_id in ids), cli("why", 10**9), cli("why", head)
+    )
+    for answer, (job_id, (state, expected)) in zip(answers, ids.items(), strict=False):
+        assert (answer.value["id"], answer.value["state"]) == (job_id, state)
+        assert expected in answer.value["why"]
+    assert "There is no job 1000000000" in answers[-2].refused(1)
+    assert answers[-1].out.startswith(f"job {head} is running: leased to box:7")

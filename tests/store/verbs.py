@@ -1,0 +1,132 @@
+"""Short forms of the store's verbs, for the tests of each of them. Written against the protocol only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from uuid import UUID
+
+from agentrt.model import AgentPolicy, Claimed, Failure, Finish, JobRow, NewJob, Reschedule, State
+from agentrt.store import Store
+from tests.support import eventually
+
+here, elsewhere = UUID(int=1), UUID(int=2)  # two supervisors
+lease_s = 30.0
+oops = Failure("error", "ValueError", "no such otter", "Traceback …")
+
+
+def message(agent: str = "a", key: str | None = None, payload: bytes = b"{}", **more: object) -> NewJob:
+    return replace(NewJob(agent, payload, key), **more)  # type: ignore[arg-type] # a wrong field is a TypeError
+
+
+def policy(agent: str = "a", *, limit: int | None = None, max_attempts: int = 5, lease: float = lease_s) -> AgentPolicy:
+    return AgentPolicy(agent, concurrency=None, limit=limit, max_attempts=max_attempts, lease_s=lease)
+
+
+async def send(store: Store, *jobs: NewJob) -> list[int]:
+    return [sent.id for sent in await store.send(jobs)]
+
+
+async def send_one(store: Store, agent: str = "a", key: str | None = None, **more: object) -> int:
+    (job_id,) = await send(store, message(agent, key, **more))  # type: ignore[arg-type]
+    return job_id
+
+
+async def claim(
+    store: Store, agent: str = "a", *, most: int = 100, supervisor: UUID = here, like: AgentPolicy | None = None
+) -> list[Claimed]:
+    return await store.claim(supervisor, [(like or policy(agent), most)], most)
+
+
+async def claim_one(store: Store, agent: str = "a", *, supervisor: UUID = here, like: AgentPolicy | None = None) -> Claimed:
+    """The one job that can be claimed at this moment: asks for two, so that a second one shows."""
+    (job,) = await claim(store, agent, most=2, supervisor=supervisor, like=like)
+    return job
+
+
+async def succeed(store: Store, *jobs: Claimed, result: str = "null") -> set[int]:
+    """Returns the ids whose end was accepted."""
+    return await end(store, *(Finish(job.id, job.fence, State.succeeded, result) for job in jobs))
+
+
+async def fail(store: Store, *jobs: Claimed) -> set[int]:
+    """For the last time: the jobs end as failed."""
+    return await end(store, *(Finish(job.id, job.fence, State.failed, failure=oops) for job in jobs))
+
+
+async def end(store: Store, *outcomes: Finish) -> set[int]:
+    return await store.finish(outcomes, keyed=True, limited=False)
+
+
+async def give_back(
+    store: Store,
+    *jobs: Claimed,
+    delay_s: float = 0.0,
+    counts: bool = True,
+    failure: Failure | None = None,
+    loose: bool = False,
+) -> set[int]:
+    outcomes = [Reschedule(job.id, job.fence, delay_s, counts, failure, loose) for job in jobs]
+    return await store.reschedule(outcomes, keyed=True, limited=False)
+
+
+async def row_of(store: Store, job_id: int) -> JobRow:
+    row = await store.job(job_id)
+    assert row is not None, f"there is no job {job_id}"
+    return row
+
+
+async def state_of(store: Store, job_id: int) -> str:
+    state: str = (await row_of(store, job_id))["state"]
+    return state
+
+
+async def states_of(store: Store, job_ids: Sequence[int]) -> list[str]:
+    return [await state_of(store, job_id) for job_id in job_ids]
+
+
+async def in_line(store: Store, agent: str = "a") -> list[int]:
+    """The ids that can be claimed, in the order of the claims, each ended before the next is asked for."""
+    order = []
+    while jobs := await claim(store, agent, most=1):
+        order += [job.id for job in jobs]
+        assert await succeed(store, *jobs) == {jobs[0].id}
+    return order
+
+
+@asynccontextmanager
+async def others(store: Store, count: int) -> AsyncIterator[list[Store]]:
+    """The same database through other connections: one store is one claim at a time."""
+    twins = [store.twin(30.0) for _ in range(count)]
+    try:
+        yield twins
+    finally:
+        await asyncio.gather(*(twin.close() for twin in twins))
+
+
+class Ears:
+    """What was heard since the last look, as (channel, payload)."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str]] = []
+
+    async def until(self, channel: str) -> None:
+        """Wait for a hint on this channel, and forget all that was heard up to it."""
+
+        async def look() -> bool:
+            return any(heard == channel for heard, _ in self.heard)
+
+        await eventually(look, what=f"a hint on {channel!r}; heard {self.heard}")
+        self.heard.clear()
+
+
+@asynccontextmanager
+async def listening(store: Store) -> AsyncIterator[Ears]:
+    ears = Ears()
+    notifier = await store.listen(lambda channel, payload: ears.heard.append((channel, payload)))
+    try:
+        yield ears
+    finally:
+        await notifier.close()
