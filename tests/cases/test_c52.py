@@ -1,14 +1,13 @@
-"""C52, connection: the database is restarted, as after a crash, under a working worker: it hangs, or loses what ended meanwhile."""
+"""C52, connection: the database crashes and restarts under a working worker, which hangs or loses what ended meanwhile."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cases.own_server import OwnServer, own_server
+from tests.cases.own_server import OwnServer
 from tests.conftest import Start
 from tests.support import Program, Sql, eventually
 
@@ -16,12 +15,6 @@ pytestmark = pytest.mark.case
 agents = str(Path(__file__).parent / "ledger.py")
 _nap = "insert into agentrt.jobs(agent, payload) values ('nap', json_build_object('seconds', $1::float8)) returning id"
 _instant = "insert into agentrt.jobs(agent) values ('instant') returning id"
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[OwnServer]:
-    with own_server(tmp_path / "pg") as own:
-        yield own
 
 
 async def _all_slots_taken_and_a_queue(sql: Sql, program: Program, short_s: float, long_s: float) -> tuple[set[int], set[int]]:
@@ -46,7 +39,7 @@ async def test_after_an_outage_shorter_than_the_lease_every_job_has_run_once(own
     program = start("run", agents, *options, environ={"AGENTRT_DATABASE_URL": own.dsn})
     await program.until("supervisor.started")
     async with own.sql() as sql:
-        short, long = await _all_slots_taken_and_a_queue(sql, program, short_s=3, long_s=12)
+        short, _ = await _all_slots_taken_and_a_queue(sql, program, short_s=3, long_s=12)
     own.stop()
 
     async def five_ended() -> bool:

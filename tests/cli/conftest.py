@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import sys
 from asyncio.subprocess import PIPE
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from agentrt.cli import main
 
 _colour_variables = ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TERM")
 
@@ -55,6 +59,24 @@ class Cli:
         assert process.returncode is not None
         assert b"Traceback" not in err, err.decode()
         return Done(process.returncode, out.decode(), err.decode())
+
+
+Here = Callable[..., Done]
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
+    """Run the program's entry point in this process: for the many commands that end before they do anything."""
+
+    def run(*arguments: object, given: bytes = b"") -> Done:
+        monkeypatch.setattr("sys.argv", ["agentrt", *map(str, arguments)])
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert isinstance(end.value.code, int)
+        return Done(end.value.code, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import signal
 from asyncio.subprocess import PIPE
@@ -13,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentrt import Fail, agent
-from agentrt.cli import main
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Here
 from tests.conftest import supervising
 from tests.support import Sql
 
@@ -94,18 +92,10 @@ refused_input = [
     ids=range(len(refused) + len(refused_input)),
 )
 def test_what_no_message_can_hold_is_refused_in_one_line_before_the_database_is_asked(
-    words: list[str], given: bytes, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], given: bytes, expected: str, here: Here
 ) -> None:
-    nowhere = ["--database", "postgresql://nobody@127.0.0.1:1/nowhere"]  # exit code 3 for a command that asks it
-    monkeypatch.setattr("sys.argv", ["agentrt", "send", "nobody", *words, *nowhere])
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
-    with pytest.raises(SystemExit) as end:
-        main()
-    out, err = capsys.readouterr()
-    assert (end.value.code, out) == (2, "")
-    assert expected in err
-    assert err.startswith("agentrt: ")
-    assert err.count("\n") == 1
+    nowhere = "postgresql://nobody@127.0.0.1:1/nowhere"  # a command that asks it ends with exit code 3
+    assert expected in here("send", "nobody", *words, "--database", nowhere, given=given).refused(2)
 
 
 async def test_from_checks_the_message_against_the_agent_before_it_is_sent(cli: Cli, sql: Sql, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from agentrt.store import Store
 from tests.conftest import Clock
-from tests.store.verbs import claim, claim_one, give_back, here, lease_s, listening, message, send, send_one, succeed
+from tests.store.verbs import beat, claim, claim_one, elsewhere, give_back, here, lease_s, listening, message, send, send_one, succeed
 
 
 @pytest.mark.parametrize("key", [None, "k"])
@@ -23,10 +23,15 @@ async def test_what_is_sent_can_be_claimed_when_the_hint_is_heard(store: Store, 
 async def test_a_batch_is_one_hint(store: Store) -> None:
     async with listening(store) as ears:
         await send(store, *(message(key=f"k{n}") for n in range(50)))
-        await store.beat(here, {"host": "h", "pid": 1, "agents": ["a"], "slots": 1, "state": "running"})
-        heard = ears.heard
-        await ears.until("bell")
-        assert [channel for channel, _ in heard].count("ready") <= 1
+        assert await ears.now(store) == ["ready"]
+
+
+async def test_a_batch_of_delayed_messages_is_one_hint_each(store: Store) -> None:
+    async with listening(store) as ears:
+        await send(store, *(message(delay_s=60.0) for n in range(50)))
+        heard = await ears.now(store)
+        assert heard.count("due") == 1
+        assert len(heard) <= 2
 
 
 @pytest.mark.parametrize("key", [None, "k"])
@@ -73,14 +78,14 @@ async def test_the_next_of_a_mailbox_whose_moment_is_to_come_is_hinted_at_as_due
         await ears.until("due")
 
 
-async def test_a_supervisor_hears_its_own_bell(store: Store) -> None:
+async def test_a_beat_rings_the_bell_of_its_supervisor(store: Store) -> None:
     async with listening(store) as ears:
-        await store.beat(here, {"host": "h", "pid": 1, "agents": ["a"], "slots": 1, "state": "running"})
-        heard = ears.heard.copy()
-        if not heard:
-            heard = ears.heard
-            await ears.until("bell")
-    assert await store.supervisors() != []
+        for supervisor in (here, elsewhere):
+            await beat(store, supervisor)
+            assert await ears.until("bell") == [("bell", str(supervisor))]
+    assert [row["id"] for row in await store.supervisors()] == [here, elsewhere]
+    await store.leave(here)
+    assert [row["id"] for row in await store.supervisors()] == [elsewhere]
 
 
 async def test_closing_a_notifier_does_not_report_it_as_lost(store: Store) -> None:

@@ -112,14 +112,25 @@ class Ears:
     def __init__(self) -> None:
         self.heard: list[tuple[str, str]] = []
 
-    async def until(self, channel: str) -> None:
-        """Wait for a hint on this channel, and forget all that was heard up to it."""
+    async def until(self, channel: str) -> list[tuple[str, str]]:
+        """Wait for a hint on this channel. Returns all that was heard up to now, and forgets it."""
 
         async def look() -> bool:
             return any(heard == channel for heard, _ in self.heard)
 
         await eventually(look, what=f"a hint on {channel!r}; heard {self.heard}")
+        heard = self.heard.copy()
         self.heard.clear()
+        return heard
+
+    async def now(self, store: Store) -> list[str]:
+        """The channels heard until now: hints come in the order of the commits, so a bell shows that all are here."""
+        await beat(store)
+        return [channel for channel, _ in await self.until("bell") if channel != "bell"]
+
+
+async def beat(store: Store, supervisor: UUID = here) -> None:
+    await store.beat(supervisor, {"host": "h", "pid": 1, "agents": ["a"], "slots": 1, "state": "running"})
 
 
 @asynccontextmanager

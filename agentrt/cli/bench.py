@@ -1,0 +1,52 @@
+"""`agentrt bench`: measure this database and this machine."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from agentrt import codec
+from agentrt.bench.wake import WakeReport
+from agentrt.bench.wake import wake as measure_wake
+from agentrt.cli.common import in_loop, json_option
+from agentrt.config import database_url
+from agentrt.model import require_within
+
+
+@click.group()
+def bench() -> None:
+    """Measure this database and this machine, each figure beside the bare driver's in the same run."""
+
+
+@bench.command()
+@click.option("--database", metavar="URL", help="As for the other commands.")
+@click.option("--samples", default=300, show_default=True, help="Single sends on an idle system.")
+@json_option
+def wake(database: str | None, samples: int, as_json: bool) -> None:
+    """From enqueue to running coroutine, beside insert, trigger, LISTEN and claim by hand."""
+    require_within("--samples", samples, 10, 100_000)
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("wake", total=samples)
+        report = in_loop(
+            measure_wake(database_url(database), samples, lambda done: progress.update(task, completed=done))
+        )
+    if as_json:
+        click.echo(codec.dump(report.as_dict()))
+    else:
+        _print(report)
+
+
+def _print(report: WakeReport) -> None:
+    table = Table(title=f"wake-up, {report.samples} single sends")
+    for title in ("", "p50 ms", "p99 ms"):
+        table.add_column(title, justify="right" if title else "left")
+    table.add_row("agentrt", f"{report.p50_ms:.2f}", f"{report.p99_ms:.2f}")
+    table.add_row("by hand (asyncpg)", f"{report.floor_p50_ms:.2f}", f"{report.floor_p99_ms:.2f}")
+    table.add_row("ratio", f"{report.ratio:.2f}", f"{report.p99_ms / report.floor_p99_ms:.2f}")
+    Console().print(table)
