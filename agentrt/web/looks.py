@@ -22,7 +22,7 @@ Counts = dict[str, dict[str, int]]  # by agent, then by state
 
 counts_kept_s = 5.0
 rows_kept_s = 1.0
-look_s_max = 3.0
+look_s_max = 5.0  # below the 10 s that a scraper waits
 rest_factor = 10  # a look is followed by a rest of so many times its length
 idle_s = 30.0
 newest_jobs = 50

@@ -58,11 +58,12 @@ class OwnServer:
             return None
 
     async def require_password(self, user: str, password: str) -> str:
-        """Make a user who may make a schema, and ask everyone but the superuser for a password. Returns its address."""
+        """Give a user who may make a schema a password, and ask everyone but the superuser for it. Returns his address."""
         (self._folder / "data/pg_hba.conf").write_text("local all postgres trust\nlocal all all scram-sha-256\n")
         async with self.sql() as sql:
             literal = await sql.value("select quote_literal($1::text)", password)
-            await sql.run(f'create role "{user}" login password {literal}')
+            verb = "alter" if await sql.value("select 1 from pg_roles where rolname = $1", user) else "create"
+            await sql.run(f'{verb} role "{user}" login password {literal}')
             await sql.run(f'grant create on database agentrt to "{user}"')
             await sql.run("select pg_reload_conf()")
         parts = urlsplit(self.dsn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -15,25 +16,42 @@ pytestmark = pytest.mark.case
 ledger = str(Path(__file__).parent / "ledger.py")
 
 
+class Severable(Proxy):
+    """Once severed, what is connected hears nothing more, and nobody can connect."""
+
+    severed = False
+
+    def sever(self) -> None:
+        self.severed = True
+        for link in self.links:
+            link.hold()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self.severed:
+            raise ConnectionRefusedError
+        return await super()._connect()
+
+
 async def test_a_holder_that_is_cut_off_stops_no_later_than_its_lease_and_the_next_run_begins_after_it(
     start: Start, client: agentrt.Client, sql: Sql, database: str
 ) -> None:
     options = ("run", ledger, "--lease", "2", "--poll", "600")
-    async with Proxy(database).running() as proxy:
+    async with Severable(database).running() as proxy:
         cut_off = start(*options, name="cut-off", environ={"AGENTRT_DATABASE_URL": proxy.dsn})
         job = await agentrt.to("tick").send(seconds=10)
         await cut_off.noted("tick")
         other = start(*options, name="other")
         await other.until("supervisor.started")
 
-        for link in proxy.links:
-            link.hold()
+        proxy.sever()
         await cut_off.until("job.losing_lease", job_id=job.id)
         await other.noted("tick", attempt=2)
         assert await job.result(timeout_s=40) == "ticked"
+        proxy.severed = False
         for link in proxy.links:
             link.cut()
         await cut_off.until("job.lease_lost", job_id=job.id)
+        assert await cut_off.stop() == 0
 
     ticks = other.notes("tick")
     last = max(note["at"] for note in ticks if note["pid"] == cut_off.pid)

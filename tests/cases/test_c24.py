@@ -79,8 +79,9 @@ async def test_a_base_exception_is_a_failed_attempt_and_the_process_and_its_othe
     assert await healthy.result(timeout_s=20) == "rested"
 
     for how, job in jobs.items():
+        kind = "BaseExceptionGroup" if agent == "task_group" and how in ("odd", "generator") else kinds[how]
         rows = await sql.rows("select attempt, reason, kind from agentrt.attempts where job_id = $1 order by fence", job.id)
-        assert rows == [{"attempt": n, "reason": "error", "kind": kinds[how]} for n in (1, 2, 3)], how
+        assert rows == [{"attempt": n, "reason": "error", "kind": kind} for n in (1, 2, 3)], how
         assert len([note for note in program.notes("start") if note["job"] == job.id]) == 3
     assert {note["pid"] for note in program.notes()} == {program.pid}
     assert await agentrt.to("instant").options(timeout_s=10).ask(n=1) == 1

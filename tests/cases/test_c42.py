@@ -19,13 +19,14 @@ from tests.support import Sql
 pytestmark = pytest.mark.case
 quick = Retry(max_attempts=3, base_s=0.05, factor=1)
 bad_texts = ["a\x00b", "a\ud800b"]
-bad_values: dict[str, Any] = {
-    "$.text": "a\x00b",
-    "$.nest.list[1].deep": {"list": [1, {"deep": "a\x00b"}]},
-    "$.nest.'a\\x00b'": {"a\x00b": 1},
-    "$.text ": "a\ud800b",
-    "$.nest.'a\\ud800b'": {"a\ud800b": 1},
-}
+bad_arguments: list[tuple[dict[str, Any], str]] = [
+    ({"text": "a\x00b"}, "text"),
+    ({"text": "a\ud800b"}, "text"),
+    ({"nest": {"list": [1, {"deep": "a\x00b"}]}}, "nest.list[1].deep"),
+    ({"nest": {"list": [1, {"deep": "a\ud800b"}]}}, "nest.list[1].deep"),
+    ({"nest": {"a\x00b": 1}}, "nest.'a\\x00b'"),
+    ({"nest": {"a\ud800b": 1}}, "nest.'a\\ud800b'"),
+]
 
 
 @agent(retry=quick)
@@ -70,16 +71,14 @@ async def to_another(bad: str, ask: bool) -> None:
 agents = [anything, echo, nested_result, in_a_step, under_a_step_name, to_another]
 
 
-@pytest.mark.parametrize("path", bad_values, ids=ascii)
+@pytest.mark.parametrize(("arguments", "path"), bad_arguments, ids=ascii)
 async def test_a_message_with_it_is_refused_with_its_path_and_nothing_is_sent(
-    path: str, client: agentrt.Client, sql: Sql
+    arguments: dict[str, Any], path: str, client: agentrt.Client, sql: Sql
 ) -> None:
-    arguments = {path[2:6]: bad_values[path]}
     for address in (anything, agentrt.to("anything")):
-        with pytest.raises(PayloadInvalid) as refused:
+        with pytest.raises(PayloadInvalid, match="NUL|surrogate") as refused:
             await address.send(**arguments)
-        assert refused.value.path.startswith("anything." + path[2:].strip().replace("\\x00", "\x00")[:4])
-        assert "NUL" in str(refused.value) or "surrogate" in str(refused.value)
+        assert refused.value.path == f"anything.{path}"
         with pytest.raises(PayloadInvalid):
             await address.ask(**arguments)
     with pytest.raises(PayloadInvalid):
@@ -115,13 +114,13 @@ async def test_a_row_by_plain_sql_with_it_ends_and_is_never_stuck(
         await sql.until(taken, "succeeded", within_s=15)
         for payload in (r'{"text": "a\ud800b"}', r'{"text": "\udc00"}', r'{"te\ud800xt": "x"}', r'{"nest": {"\ud800": 1}}'):
             for name in ("echo", "anything"):
-                assert "echo" in await failed_at_once(sql, await insert(sql, "echo", payload), "invalid"), name
+                assert name in await failed_at_once(sql, await insert(sql, name, payload), "invalid")
 
 
 @pytest.mark.parametrize(
     "payload",
     ["null", "[]", '"text"', "5", "{}", '{"text": 5}', '{"text": null}', '{"text": "x", "more": 1}', '{"TEXT": "x"}',
-     '{"text": ' + "[" * 3_000 + "]" * 3_000 + "}", '{"text": 1e400}', '{"text": ["' + "x" * 100_000 + '"]}'],
+     '{"text": ' + "[" * 3_000 + "]" * 3_000 + "}", '{"text": ["' + "x" * 100_000 + '"]}'],
     ids=lambda payload: payload[:20],
 )  # fmt: skip
 async def test_a_row_by_plain_sql_that_does_not_fit_the_schema_fails_at_once_in_one_line(

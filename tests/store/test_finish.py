@@ -110,7 +110,8 @@ async def test_the_first_end_of_an_attempt_counts(store: Store) -> None:
 
 
 async def test_ends_of_one_attempt_at_the_same_time_are_one(store: Store) -> None:
-    jobs = [job for n in range(20) for job in ([await send_one(store)] and await claim(store))]
+    await send(store, *(message() for _ in range(20)))
+    jobs = await claim(store)
     async with others(store, 4) as stores:
         answers = await asyncio.gather(*(succeed(each, *jobs, result=f"{n}") for n, each in enumerate(stores)))
     assert sorted(job_id for answer in answers for job_id in answer) == [job.id for job in jobs]
@@ -167,7 +168,11 @@ async def test_a_failed_job_keeps_what_happened_in_its_attempts(store: Store) ->
         (1, first.fence, "timeout", here),
         (2, second.fence, "error", elsewhere),
     ]
-    assert (attempts[1]["kind"], attempts[1]["text"], attempts[1]["traceback"]) == (oops.kind, oops.text, oops.traceback)
+    assert (attempts[1]["kind"], attempts[1]["text"], attempts[1]["traceback"]) == (
+        oops.kind,
+        oops.text,
+        oops.traceback,
+    )
     assert all(row["claimed_at"] <= row["ended_at"] for row in attempts)
 
 

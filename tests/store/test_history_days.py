@@ -41,7 +41,8 @@ async def ended(store: PostgresStore) -> int:
 
 async def partition_of(store: PostgresStore, sql: Sql, job_id: int) -> str:
     partition: str = await sql.value(
-        f"""select c.relname from "{store.schema}".history h join pg_class c on c.oid = h.tableoid where h.id = $1""", job_id
+        f"""select c.relname from "{store.schema}".history h join pg_class c on c.oid = h.tableoid where h.id = $1""",
+        job_id,
     )
     return partition
 

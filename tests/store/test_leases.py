@@ -82,7 +82,9 @@ async def test_an_attempt_that_lost_its_lease_cannot_renew_it(store: Store, cloc
     assert (await store.sweep(10)).made_ready == [current.id]
 
 
-async def test_a_lease_that_ran_out_can_be_renewed_until_somebody_takes_the_job_back(store: Store, clock: Clock) -> None:
+async def test_a_lease_that_ran_out_can_be_renewed_until_somebody_takes_the_job_back(
+    store: Store, clock: Clock
+) -> None:
     await send_one(store)
     job = await claim_one(store)
     await clock.advance(lease_s * 10)

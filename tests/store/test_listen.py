@@ -8,7 +8,20 @@ import pytest
 
 from agentrt.store import Store
 from tests.conftest import Clock
-from tests.store.verbs import beat, claim, claim_one, elsewhere, give_back, here, lease_s, listening, message, send, send_one, succeed
+from tests.store.verbs import (
+    beat,
+    claim,
+    claim_one,
+    elsewhere,
+    give_back,
+    here,
+    lease_s,
+    listening,
+    message,
+    send,
+    send_one,
+    succeed,
+)
 
 
 @pytest.mark.parametrize("key", [None, "k"])

@@ -9,7 +9,8 @@ import pytest
 from agentrt.errors import SchemaOutdated, StoreError
 from agentrt.store import Store
 from agentrt.store import sql as known
-from agentrt.store.postgres import PostgresStore, migrate, store as postgres_store
+from agentrt.store.postgres import PostgresStore, migrate
+from agentrt.store.postgres import store as postgres_store
 from tests.conftest import execute
 from tests.store.verbs import claim_one, others, send_one, state_of, succeed
 

@@ -103,6 +103,12 @@ async def test_a_batch_is_stored_whole_or_not_at_all(store: Store, more: dict[st
     assert [sent.existed for sent in await store.send([batch[0], batch[2]])] == [False, False]
 
 
+async def test_an_error_does_not_show_what_was_sent(store: Store) -> None:
+    with pytest.raises(StoreError) as caught:
+        await store.send([message(priority=4711, payload=b'{"password":"hunter2"}')])
+    assert "hunter2" not in str(caught.value)
+
+
 async def test_a_batch_may_have_more_than_500_mailboxes(store: Store) -> None:
     ids = await send(store, *(message(key=f"k{n % 1100}") for n in range(1200)))
     assert len(set(ids)) == 1200

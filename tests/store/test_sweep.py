@@ -56,7 +56,12 @@ async def test_a_crash_is_an_attempt_with_its_reason(store: Store, clock: Clock)
     await clock.advance(lease_s + 1)
     await store.sweep(10)
     (attempt,) = await store.attempts_of(job.id)
-    assert (attempt["attempt"], attempt["fence"], attempt["reason"], attempt["supervisor"]) == (1, job.fence, "crashed", here)
+    assert (attempt["attempt"], attempt["fence"], attempt["reason"], attempt["supervisor"]) == (
+        1,
+        job.fence,
+        "crashed",
+        here,
+    )
     assert "Crashed" in (await row_of(store, job.id))["last_error"]
 
 
@@ -145,7 +150,9 @@ async def test_of_a_sweep_and_an_end_at_the_same_time_one_counts(store: Store, c
     jobs = await claim(store)
     await clock.advance(lease_s + 1)
     async with others(store, 3) as stores:
-        ended, *reports = await asyncio.gather(succeed(store, *jobs), *(each.sweep(20) for each in stores))
+        ended, reports = await asyncio.gather(
+            succeed(store, *jobs), asyncio.gather(*(each.sweep(20) for each in stores))
+        )
     swept = [job_id for report in reports for job_id in report.made_ready]
     assert len(swept) == len(set(swept))
     assert ended.isdisjoint(swept)

@@ -40,7 +40,9 @@ async def claim(
     return await store.claim(supervisor, [(like or policy(agent), most)], most)
 
 
-async def claim_one(store: Store, agent: str = "a", *, supervisor: UUID = here, like: AgentPolicy | None = None) -> Claimed:
+async def claim_one(
+    store: Store, agent: str = "a", *, supervisor: UUID = here, like: AgentPolicy | None = None
+) -> Claimed:
     """The one job that can be claimed at this moment: asks for two, so that a second one shows."""
     (job,) = await claim(store, agent, most=2, supervisor=supervisor, like=like)
     return job
