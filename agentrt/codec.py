@@ -36,6 +36,7 @@ def encode(value: Any, adapter: Adapter = anything, *, at: str = "$", bytes_max:
     try:
         plain = adapter.dump_python(validated, mode="json", warnings="error")
     except (PydanticSerializationError, ValueError, RecursionError) as error:
+        _require_plain(validated, at)  # names the path of what it finds
         raise PayloadInvalid(at, f"{type(validated).__name__} cannot be stored as JSON: {_first_line(error)}") from None
     _require_plain(plain, at)
     text = orjson.dumps(plain)

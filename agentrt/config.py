@@ -14,7 +14,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import structlog
 
@@ -71,15 +71,34 @@ def database_url(given: str | None = None, environ: Mapping[str, str] = os.envir
     Raises `ConfigError` for an address of an unknown kind; the text holds no password.
     """
     url = given or environ.get(database_variable) or default_database
-    scheme = url.partition(":")[0]
-    if scheme in ("postgresql", "postgres", "embedded") and ":" in url:
+    scheme, found, _ = url.partition(":")
+    if scheme == "embedded" and found:
+        return url
+    if scheme in ("postgresql", "postgres") and "://" in url:
+        _require_readable(url)
         return url
     if scheme == "sqlite":
         raise ConfigError("SQLite is not built yet. Use postgresql://… or embedded:PATH.")
     raise ConfigError(
-        f"The database address {redact(url)!r} has an unknown form. Use postgresql://user@host/name or embedded:PATH"
-        f" (option --database or variable {database_variable})."
+        "The database address has an unknown form (it is not shown: it may hold a password). Use"
+        f" postgresql://user@host/name or embedded:PATH (option --database or variable {database_variable})."
     )
+
+
+def _require_readable(url: str) -> None:
+    """Refuse an address that would be split in the wrong place, without quoting any of it. Raises `ConfigError`."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+        parse_qsl(parts.query, strict_parsing=bool(parts.query))
+        whole = parts.netloc.count("@") <= 1 and "@" not in parts.path + parts.query and not parts.fragment
+    except ValueError:
+        whole = False
+    if not whole:
+        raise ConfigError(
+            "The database address cannot be read. In user and password write each of / : @ # ? % [ ] percent-encoded, such as"
+            f" %40 for @ (option --database or variable {database_variable})."
+        )
 
 
 def schema_name(name: str) -> str:

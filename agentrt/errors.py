@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 class AgentrtError(Exception):
     """Whatever agentrt raises on purpose."""
@@ -114,11 +116,19 @@ class Fail(Exception):
 
 
 class RetryAfter(Exception):
-    """Raised by an agent: run this job again in `seconds`. The slot is given back and no attempt is counted."""
+    """Raised by an agent: run this job again in `seconds`. The slot is given back and no attempt is counted.
+
+    Raises `UsageError` when `seconds` is no number (a header's text, say): a failed attempt like any other error.
+    """
 
     def __init__(self, seconds: float, reason: str = "") -> None:
-        super().__init__(reason or f"again in {seconds:g} s")
-        self.seconds = seconds
+        try:
+            self.seconds = float(seconds)
+        except (TypeError, ValueError, OverflowError):
+            self.seconds = math.nan
+        if math.isnan(self.seconds):
+            raise UsageError(f"RetryAfter takes the wait in seconds, a number; it was given {seconds!r}.")
+        super().__init__(reason or f"again in {self.seconds:g} s")
         self.reason = reason
 
 

@@ -129,6 +129,7 @@ class Claimed:
     root: int
     lease_s: float
     waited_s: float
+    alone: bool = False  # its process died twice: no other such job runs beside it
     limited: bool = False  # its agent has a limit over all processes
     steps: dict[str, str] = field(default_factory=dict)
 

@@ -48,6 +48,11 @@ class Claimer:
         if agent in self._hungry or (self._hungry and self._runner.was_full):
             self.ring("more")
 
+    def alone_ended(self) -> None:
+        """The one job that had to run alone has ended: the next of its kind may be claimed."""
+        self._hungry.update(self._runner.agents)
+        self.ring("more")
+
     def stop(self) -> None:
         self.stopping = True
         self._bell.set()
@@ -79,7 +84,7 @@ class Claimer:
         wanted = wanted[self._first :] + wanted[: self._first]
         granted_at = time.monotonic()  # before the statement: our idea of the lease must not outlast the database's
         try:
-            jobs = await self._store.claim(self._supervisor, wanted, total)
+            jobs = await self._store.claim(self._supervisor, wanted, total, alone=not self._runner.runs_alone)
         except StoreUnavailable:
             self.ring(cause)  # what it would have found is still there
             raise

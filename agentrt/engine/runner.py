@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 import traceback
 from collections import Counter
@@ -52,6 +51,8 @@ class Runner:
         self.agents = agents
         self.attempts: dict[int, Attempt] = {}
         self.was_full = False
+        self.runs_alone = False  # a job that must not run beside others of its kind (see claim)
+        self.on_alone_ended: Callable[[], None] = lambda: None
         self.on_free: Callable[[str], None] = lambda _agent: None
         self.on_idle: Callable[[], None] = lambda: None
         self._policies = [agent.policy(settings.lease_s) for agent in agents.values()]
@@ -83,6 +84,7 @@ class Runner:
         attempt.on_wait = lambda change: self._change_slots(job.agent, change)
         self.attempts[job.id] = attempt
         self._change_slots(job.agent, +1)
+        self.runs_alone = self.runs_alone or job.alone
         self._heart.watch(attempt)
         log.info(
             "job.claimed",
@@ -100,6 +102,9 @@ class Runner:
         self._heart.forget(attempt)
         if self.attempts.get(attempt.job.id) is attempt:
             del self.attempts[attempt.job.id]
+        if attempt.job.alone:
+            self.runs_alone = False
+            self.on_alone_ended()
         self._change_slots(attempt.job.agent, -1)
         if not self.attempts:
             self.on_idle()
@@ -128,7 +133,7 @@ class Runner:
                 raise LeaseLost("its lease ran out before it could be started")
             outcome = await self._call(attempt, agent)
         except BaseException as error:
-            outcome = self._raised(attempt, agent, error)
+            outcome = self._outcome_of(attempt, agent, error)
         if timer is not None:
             timer.cancel()
         attempt.settled = True
@@ -151,6 +156,14 @@ class Runner:
             return Finish(job.id, job.fence, State.failed, codec.marked(value).decode(), failure)
         return Finish(job.id, job.fence, State.succeeded, result)
 
+    def _outcome_of(self, attempt: Attempt, agent: Agent[..., Any], error: BaseException) -> Outcome | None:
+        """As `_raised`, with a net: the exception is user code, and no property of it may cost more than this job."""
+        try:
+            return self._raised(attempt, agent, error)
+        except BaseException:  # noqa: BLE001 - as said
+            name = codec.storable_text(type(error).__name__, 200)
+            return self._again(attempt, agent, Failure("error", name, "<its record could not be made>"))
+
     def _raised(self, attempt: Attempt, agent: Agent[..., Any], error: BaseException) -> Outcome | None:
         """What an exception out of the agent means. None: the job is no longer ours, nothing may be written."""
         job = attempt.job
@@ -159,11 +172,9 @@ class Runner:
             attempt.stop_text = attempt.stop_text or str(error)
             return None
         if isinstance(error, RetryAfter):
-            seconds = error.seconds if math.isfinite(error.seconds) else 0.0
-            failure = Failure("later", "RetryAfter", codec.storable_text(redact(str(error))))
-            return Reschedule(
-                job.id, job.fence, min(max(seconds, 0.0), delay_s_max), False, failure, self._loose(agent)
-            )
+            failure = Failure("later", "RetryAfter", _text_of(error))
+            delay_s = min(max(error.seconds, 0.0), delay_s_max)
+            return Reschedule(job.id, job.fence, delay_s, False, failure, self._loose(agent))
         if isinstance(error, Fail):
             return Finish(job.id, job.fence, State.failed, failure=_failure("fatal", error))
         return self._again(attempt, agent, _failure("error", error))
@@ -194,17 +205,20 @@ class Runner:
 
 
 def _failure(reason: str, error: BaseException) -> Failure:
-    """What is kept of an exception; cannot fail, whatever the exception does when it is asked for its text."""
+    """What is kept of an exception, whatever it does when it is asked for its text or its traceback."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
-        text = str(error)
-    except Exception:  # a broken __str__ is the user's code
-        text = "<its text cannot be read>"
-    trace = "".join(traceback.format_exception(error))
+        trace = "".join(traceback.format_exception(error))
+    except BaseException:  # noqa: BLE001 - a broken property of the user's exception; the places alone are still of use
+        trace = "".join(traceback.format_tb(error.__traceback__))
     return Failure(
-        reason,
-        codec.storable_text(name, 200),
-        codec.storable_text(redact(text)),
-        codec.storable_text(redact(trace), traceback_chars_max),
+        reason, codec.storable_text(name, 200), _text_of(error), codec.storable_text(redact(trace), traceback_chars_max)
     )
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return codec.storable_text(redact(str(error)))
+    except BaseException:  # noqa: BLE001 - a broken __str__ is the user's code, and may raise anything
+        return "<its text cannot be read>"

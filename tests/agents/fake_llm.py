@@ -29,6 +29,7 @@ class FakeLlm:
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._answer)
         app.router.add_post("/v1/messages", self._answer)
+        app.router.add_get("/v1/schema", self._schema)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -42,6 +43,9 @@ class FakeLlm:
 
     def says(self, *replies: Reply) -> None:
         self.replies = list(replies)
+
+    async def _schema(self, _request: web.Request) -> web.Response:
+        return web.json_response({"type": "integer"})
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(await request.json())

@@ -41,6 +41,11 @@ def test_a_long_text_becomes_full_parts_and_loses_only_space_at_the_cuts(text: s
     assert len(parts) == -(-units(text.rstrip()) // message_units_max)
 
 
+def test_characters_outside_of_the_basic_plane_count_twice() -> None:
+    assert units("a🦦é") == 4
+    assert [len(part) for part in split("🦦" * 2_500)] == [1_000, 1_000, 500]
+
+
 @settings(max_examples=200, deadline=None, database=None)
 @given(pieces(), st.integers(120, 400))
 def test_every_part_fits_shows_something_and_nothing_visible_is_lost(text: str, units_max: int) -> None:
@@ -73,6 +78,13 @@ def test_a_cut_code_block_is_closed_and_opened_again_with_its_language() -> None
 def test_a_code_block_that_fits_whole_into_a_message_is_not_cut() -> None:
     block = "```sql\n" + "select 1;\n" * 100 + "```"
     assert split("word " * 250 + "\n" + block) == [("word " * 250).rstrip(), block]
+
+
+@pytest.mark.parametrize("before", range(1_986, 2_001))
+def test_a_cut_never_tears_the_first_mark_of_a_code_block(before: int) -> None:
+    parts = split("x" * before + "```python\n" + "y" * 5_000 + "\n```")
+    assert parts[0] == "x" * before
+    assert all(part.startswith("```python\ny") and part.endswith("y\n```") for part in parts[1:])
 
 
 def test_a_cut_prefers_paragraphs_to_lines_and_lines_to_words() -> None:

@@ -147,3 +147,9 @@ def test_an_error_inside_a_stream_counts_as_the_status_that_it_stands_for(error:
 def test_any_body_at_all_has_an_outcome(body: object) -> None:
     assert isinstance(outcome(Refusal(502, {}, body), "x"), ModelUnavailable)
     assert isinstance(outcome(Refusal(400, {}, body), "x"), Fail)
+
+
+@pytest.mark.parametrize("echo", ["otter-4f9c2b7d1e8a", "sk-proj-abcDEF_123-x", "sk-proj-********wxyz"])
+def test_a_key_that_an_endpoint_repeats_is_hidden(monkeypatch: pytest.MonkeyPatch, echo: str) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "otter-4f9c2b7d1e8a")
+    assert str(end(401, message=f"Incorrect API key provided: {echo}.")).count("provided: ***.") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 import signal
@@ -115,6 +116,12 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
     while not holds():
         assert time.monotonic() < deadline, f"not within {bound_s:g} s: {what}"
         time.sleep(0.03)
+
+
+def is_awaited(lock: Path) -> bool:
+    """Whether a process waits for the lock: proc_locks(5) marks it by an arrow."""
+    inode = lock.stat().st_ino
+    return any("->" in line and f":{inode} " in line for line in Path("/proc/locks").read_text().splitlines())
 
 
 def wait_stopped(server: psutil.Process, place: Place, dsn: str) -> None:
@@ -336,6 +343,23 @@ def test_users_who_come_while_the_server_stops_get_a_working_one(place: Place) -
             user.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who waits for a lock")
+def test_a_user_who_comes_before_the_keeper_may_stop_the_server_keeps_it(place: Place) -> None:
+    server = place.open()
+    running = postmaster(place.folder)
+    with (place.folder / "start.lock").open("a") as start, (place.folder / "users.lock").open("a") as users:
+        fcntl.flock(start, fcntl.LOCK_EX)
+        server.close()
+        wait_until(lambda: is_awaited(place.folder / "start.lock"), "the keeper wants to stop the server")
+
+        fcntl.flock(users, fcntl.LOCK_SH)
+        fcntl.flock(start, fcntl.LOCK_UN)
+
+        wait_until(lambda: is_awaited(place.folder / "users.lock"), "the keeper waits for the new user's end")
+        assert run(server.dsn, "select 1") == 1
+    wait_stopped(running, place, server.dsn)
+
+
 def test_a_server_that_hangs_while_it_stops_is_stopped_all_the_same(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,6 +481,8 @@ def test_root_lets_its_servers_user_pass_and_nobody_read(place: Place, parent: P
 def test_what_root_opens_in_a_users_folder_stays_the_users(place: Place) -> None:
     nobody = 65534
     subprocess.run(["chown", "-R", f"{nobody}:{nobody}", place.folder], check=True)
+    for file in (*place.folder.glob("*.lock"), place.folder / "server.log"):
+        file.unlink()
 
     place.open()
 

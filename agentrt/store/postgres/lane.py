@@ -60,20 +60,30 @@ def translated(doing: str) -> Iterator[None]:
     """Turn the driver's errors into agentrt's. The text names what was being done, never the address's password."""
     try:
         yield
+    except asyncpg.DataError as error:  # the driver cannot encode an argument; nothing was sent
+        raise StoreError(f"{doing}: {_message(error)}") from None
     except _refused as error:
         raise ConfigError(
-            f"The database refuses this address: {redact(str(error))}. Check --database or AGENTRT_DATABASE_URL."
+            f"The database refuses this address: {_message(error)}. Check --database or AGENTRT_DATABASE_URL."
         ) from None
     except _no_tables as error:
-        raise StoreError(f"{doing}: {redact(str(error))}. Run 'agentrt migrate' to make the tables.") from None
+        raise StoreError(f"{doing}: {_message(error)}. Run 'agentrt migrate' to make the tables.") from None
     except _gone as error:
-        text = redact(str(error)) or type(error).__name__
+        text = _message(error) or type(error).__name__
         raise StoreUnavailable(f"{doing}: the database cannot be reached ({text}).") from None
     except asyncpg.PostgresError as error:
         hint = f" {error.hint}" if getattr(error, "hint", None) else ""
-        raise StoreError(f"{doing}: {redact(str(error))}{hint}") from None
-    except ValueError as error:  # a malformed address, or an argument that the driver cannot encode
-        raise ConfigError(f"{doing}: {redact(str(error))}") from None
+        raise StoreError(f"{doing}: {_message(error)}{hint}") from None
+    except ValueError:  # the driver cannot read the address; its text would quote a part of it
+        raise ConfigError(
+            f"{doing}: the database address cannot be read. Check --database or AGENTRT_DATABASE_URL."
+        ) from None
+
+
+def _message(error: BaseException) -> str:
+    """The first line of the message alone: the server's details quote the row, and with it a payload."""
+    text = str(error.args[0] if isinstance(error, asyncpg.PostgresError) and error.args else error)
+    return redact(text.splitlines()[0] if text else "")
 
 
 async def connect(dsn: str) -> asyncpg.Connection:

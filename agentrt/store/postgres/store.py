@@ -143,7 +143,9 @@ class PostgresStore:
             return [Sent(row["id"]) for row in rows]
         return [Sent(row["id"], row["existed"]) for row in rows]
 
-    async def claim(self, supervisor: UUID, wanted: Sequence[tuple[AgentPolicy, int]], total: int) -> list[Claimed]:
+    async def claim(
+        self, supervisor: UUID, wanted: Sequence[tuple[AgentPolicy, int]], total: int, *, alone: bool = True
+    ) -> list[Claimed]:
         rows = await self._main.fetch(
             self._sql["claim"],
             supervisor,
@@ -153,6 +155,7 @@ class PostgresStore:
             [policy.max_attempts for policy, _ in wanted],
             [policy.lease_s for policy, _ in wanted],
             total,
+            alone,
         )
         limited = {policy.name for policy, _ in wanted if policy.limit is not None}
         jobs = [_claimed(row, limited) for row in rows]
@@ -311,6 +314,7 @@ def _claimed(row: asyncpg.Record, limited: set[str]) -> Claimed:
         priority=row["priority"],
         ord=row["ord"],
         root=row["root"],
+        alone=row["alone"],
         lease_s=row["lease_s"],
         waited_s=row["waited_s"],
         limited=row["agent"] in limited,

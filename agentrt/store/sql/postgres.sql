@@ -17,7 +17,7 @@ select * from agentrt.send(:agents, :keys, :priorities, :delays, :run_ats, :max_
 
 -- name: claim
 -- Lease ready jobs to a supervisor. Returns: the jobs, unordered, with their recorded steps.
-select * from agentrt.claim(:supervisor, :agents, :limits, :global, :max_attempts, :leases, :total);
+select * from agentrt.claim(:supervisor, :agents, :limits, :global, :max_attempts, :leases, :total, :alone);
 
 -- name: finish
 -- Move ended jobs to history under their fences. Returns: the ids accepted.

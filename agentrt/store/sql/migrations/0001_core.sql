@@ -47,13 +47,15 @@ create table agentrt.jobs(
   root          bigint,
   watched       boolean not null default false, -- somebody waits for the end: notify it
   cancel_reason text,                           -- a cancel was asked for while it ran
+  alone         boolean not null default false, -- its process died twice: it may be the one that kills it (see claim)
   last_error    text,
   payload       json not null default '{}'      -- json, not jsonb: what was sent comes back to the letter (1e17, key order)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 50000,
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000,
         autovacuum_vacuum_cost_delay = 0);
-create index jobs_ready   on agentrt.jobs(agent, priority, ord)  where status = 'ready';
+create index jobs_ready   on agentrt.jobs(agent, priority, ord)  where status = 'ready' and not alone;
+create index jobs_alone   on agentrt.jobs(agent, priority, ord)  where status = 'ready' and alone;
 create index jobs_key     on agentrt.jobs(agent, key, kseq)      where key is not null;
 create index jobs_due     on agentrt.jobs(run_after)             where status = 'scheduled';
 create index jobs_running on agentrt.jobs(agent, lease_expires)  where status = 'running';
@@ -226,11 +228,14 @@ end$$;
 
 -- Lease up to p_total ready jobs, of each agent at most its p_limits, in the order of the agents given; within an agent
 -- by priority, then ord. p_global: how many of the agent may run over all processes, null for any number.
+-- p_alone: whether one that was claimed when its process died may be among them. A process takes one of those at a time, so
+-- that a job which kills its process uses up its own attempts and not those of the jobs that were claimed beside it.
 -- Returns the rows unordered. Locks: the jobs it takes (others are skipped), and one lock an agent that has a p_global.
 create function agentrt.claim(
-  p_supervisor uuid, p_agents text[], p_limits int[], p_global int[], p_max_attempts int[], p_leases float8[], p_total int)
+  p_supervisor uuid, p_agents text[], p_limits int[], p_global int[], p_max_attempts int[], p_leases float8[], p_total int,
+  p_alone boolean)
 returns table(id bigint, fence bigint, agent text, key text, attempt int, max_attempts int, payload text, priority smallint,
-              ord bigint, root bigint, lease_s float8, waited_s float8, steps text)
+              ord bigint, root bigint, alone boolean, lease_s float8, waited_s float8, steps text)
 language plpgsql rows 20
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
 set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -239,6 +244,7 @@ declare
   v_now timestamptz;
   v_limits int[] := p_limits;
   v_limited record;
+  v_alone bigint[] := '{}';
 begin
   for v_limited in select u.a, u.g, u.o from unnest(p_agents, p_global) with ordinality u(a, g, o)
                     where u.g is not null order by u.a collate "C" loop
@@ -246,21 +252,34 @@ begin
     v_limits[v_limited.o] := least(v_limits[v_limited.o], greatest(0, v_limited.g - (
       select count(*) from agentrt.jobs r where r.agent = v_limited.a and r.status = 'running')));
   end loop;
+  if p_alone then
+    v_alone := array(
+      select l.id from unnest(p_agents, v_limits) a(agent, n)
+       cross join lateral (
+             select q.id from agentrt.jobs q where q.agent = a.agent and q.status = 'ready' and q.alone
+              order by q.priority, q.ord limit least(a.n, 1)
+              for no key update skip locked) l
+       limit 1);
+    if v_alone <> '{}' then   -- it takes one of the agent's room
+      v_limits := array(select u.n - (u.agent = s.agent)::int from unnest(p_agents, v_limits) with ordinality u(agent, n, o),
+                               (select q.agent from agentrt.jobs q where q.id = v_alone[1]) s order by u.o);
+    end if;
+  end if;
   v_now := agentrt.agentrt_now();
   return query
   update agentrt.jobs j
      set status = 'running', supervisor = p_supervisor, attempt = j.attempt + 1, fence = j.fence + 1, claimed_at = v_now,
          max_attempts = coalesce(j.max_attempts, p_max_attempts[array_position(p_agents, j.agent)]),
          lease_expires = v_now + make_interval(secs => p_leases[array_position(p_agents, j.agent)])
-   where j.id = any(array(
+   where j.id = any(v_alone || array(
          select l.id from unnest(p_agents, v_limits) a(agent, n)
           cross join lateral (
-                select q.id from agentrt.jobs q where q.agent = a.agent and q.status = 'ready'
+                select q.id from agentrt.jobs q where q.agent = a.agent and q.status = 'ready' and not q.alone
                  order by q.priority, q.ord limit a.n
                  for no key update skip locked) l
-          limit p_total))
+          limit p_total - cardinality(v_alone)))
   returning j.id, j.fence, j.agent, j.key, j.attempt, j.max_attempts, j.payload::text, j.priority, j.ord,
-            coalesce(j.root, j.id), p_leases[array_position(p_agents, j.agent)],
+            coalesce(j.root, j.id), j.alone, p_leases[array_position(p_agents, j.agent)],
             extract(epoch from v_now - j.run_after)::float8,
             case when j.fence > 1 then (select json_object_agg(s.step, s.output::text)::text from agentrt.steps s
                                          where s.job_id = j.id) end;
@@ -360,7 +379,7 @@ begin
   update agentrt.jobs j
      set status = case when u.delay > 0 then 'scheduled' else 'ready' end, ord = nextval('agentrt.ord_seq'),
          run_after = v_now + make_interval(secs => u.delay), attempt = j.attempt - case when u.counts then 0 else 1 end,
-         supervisor = null, lease_expires = null,
+         supervisor = null, lease_expires = null, alone = false,
          last_error = coalesce(nullif(concat_ws(': ', u.kind, nullif(u.text, '')), ''), j.last_error)
     from unnest(p_ids, p_fences, p_delays, p_counts, p_kinds, p_texts) u(id, fence, delay, counts, kind, text)
    where j.id = any(p_ids) and j.id = u.id and j.fence = u.fence and j.status = 'running'
@@ -385,7 +404,7 @@ end$$;
 -- ------------------------------------------------------------------------------------------------ sweep, due
 
 -- Take back jobs whose lease (on the row, or renewed) has run out, or that belong to a process known to be dead.
--- The attempt counts; one that used up its attempts ends as failed, one whose cancel was asked for as cancelled.
+-- The attempt counts; one that crashed for the second time, or has one attempt left, runs alone from now on; one that used up its attempts ends as failed, one whose cancel was asked for as cancelled.
 -- Returns the ids made ready, the ids ended, and the seconds until the next lease of anybody ends (null: none runs).
 create function agentrt.sweep(p_limit int, p_dead uuid)
 returns table(made_ready bigint[], ended bigint[], next_s float8) language plpgsql
@@ -427,7 +446,9 @@ begin
     made_ready := array(select i from unnest(v_ids) i where i <> all(ended));
     update agentrt.jobs j
        set status = 'ready', ord = nextval('agentrt.ord_seq'), supervisor = null, lease_expires = null,
-           last_error = 'Crashed: ' || v_text
+           last_error = 'Crashed: ' || v_text,
+           alone = j.attempt + 1 >= j.max_attempts or exists (
+             select 1 from agentrt.attempts a where a.job_id = j.id and a.reason = 'crashed' and a.fence < j.fence)
      where j.id = any(made_ready);
     delete from agentrt.leases l where l.job_id = any(made_ready);
   end if;

@@ -1,0 +1,96 @@
+"""C48, schedule: a time without a zone means another moment in each process, so a delayed job runs hours early or late."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+import agentrt
+from agentrt import UsageError
+from tests.cases.doors import refused_by_the_command_line
+from tests.conftest import Start
+from tests.support import Sql
+
+pytestmark = pytest.mark.case
+delay_s = 1.5
+instant = agentrt.to("instant")
+
+
+@pytest.fixture(autouse=True)
+def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The sender's zone; the worker of these tests lives in New York, and the database where it likes."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def moments() -> list[datetime]:
+    """The same moment in several zones."""
+    utc = datetime.now(UTC) + timedelta(seconds=delay_s)
+    return [utc, utc.astimezone(), utc.astimezone(ZoneInfo("America/New_York")), utc.astimezone(timezone(timedelta(hours=-11)))]
+
+
+async def test_an_aware_time_is_the_same_moment_in_every_process(start: Start, client: agentrt.Client, sql: Sql) -> None:
+    assert datetime.now().astimezone().utcoffset() == timedelta(hours=9)
+    worker = start("run", str(Path(__file__).parent / "ledger.py"), "--poll", "600", environ={"TZ": "America/New_York"})
+    await worker.until("supervisor.started")
+    asked = moments()
+    jobs = [await instant.options(run_at=moment).send(n=n) for n, moment in enumerate(asked)]
+    command = start("send", "instant", "--at", asked[1].isoformat(), "n=9", name="send")  # in the sender's local time
+    assert await command.ended() == 0, command.log()
+    for job in (*jobs, client.job(int(command.log()))):
+        await job.result(timeout_s=30)
+    rows = await sql.rows("select run_after, claimed_at from agentrt.history order by id")
+    assert [row["run_after"] for row in rows] == [asked[0]] * 5
+    assert all(timedelta(0) <= row["claimed_at"] - row["run_after"] < timedelta(seconds=10) for row in rows)
+
+
+async def test_a_delay_counts_from_the_databases_clock_whatever_the_zones(start: Start, client: agentrt.Client, sql: Sql) -> None:
+    start("run", str(Path(__file__).parent / "ledger.py"), "--poll", "600", environ={"TZ": "America/New_York"})
+    job = await instant.options(delay_s=delay_s).send()
+    await job.result(timeout_s=30)
+    row = await sql.job(job.id)
+    assert timedelta(seconds=delay_s) <= row["claimed_at"] - row["created_at"] < timedelta(seconds=delay_s + 15)
+
+
+async def test_a_naive_time_is_refused_and_the_error_says_what_to_give(start: Start, client: agentrt.Client, sql: Sql) -> None:
+    for naive in (datetime.now() + timedelta(seconds=5), datetime.max, datetime.min):  # noqa: DTZ005, DTZ901 - the fault under test
+        with pytest.raises(UsageError, match="run_at is .*without a time zone"):
+            instant.options(run_at=naive)
+    line = await refused_by_the_command_line(start, sql, "instant", "--at", "2026-12-01T09:00")
+    assert "without a time zone" in line
+    assert os.environ["TZ"] == "Asia/Tokyo"
+
+
+@pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=-11)), timezone(timedelta(hours=14)), ZoneInfo("America/New_York")], ids=str)
+async def test_the_end_of_time_is_refused_clearly_and_its_beginning_is_now(
+    zone: timezone | ZoneInfo, start: Start, client: agentrt.Client, sql: Sql
+) -> None:
+    for far in (datetime.max.replace(tzinfo=zone), datetime.now(zone) + timedelta(days=20 * 366)):
+        with pytest.raises(UsageError, match=r"run_at is .* years ahead"):
+            instant.options(run_at=far)
+    line = await refused_by_the_command_line(start, sql, "instant", "--at", datetime.max.replace(tzinfo=zone).isoformat())
+    assert "years ahead" in line
+    long_ago = [datetime.now(zone) - timedelta(days=3), datetime(1, 1, 2, tzinfo=zone)]
+    jobs = [await instant.options(run_at=moment).send() for moment in long_ago]
+    assert [await job.status() for job in jobs] == ["ready", "ready"]
+
+
+@pytest.mark.parametrize("zone", [timezone(timedelta(hours=14)), timezone(timedelta(hours=-11))], ids=str)
+async def test_a_time_before_the_first_year_of_utc_is_refused_or_taken_and_no_database_error(
+    zone: timezone, client: agentrt.Client
+) -> None:
+    try:
+        job = await instant.options(run_at=datetime.min.replace(tzinfo=zone)).send()
+    except UsageError as error:
+        assert "run_at" in str(error)
+    else:
+        assert await job.status() is agentrt.State.ready

@@ -1,0 +1,154 @@
+"""The plans of the verbs: whatever the statistics say, each reaches the jobs by an index and a condition, and sorts none.
+
+A queue is often analysed in the moment it is empty, and a session keeps the plans it made then for as long as it lives.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import pytest
+
+from agentrt.model import Reschedule, SweepReport
+from agentrt.store.postgres import PostgresStore, lane
+from tests.conftest import execute
+from tests.store.plans import Plan, Plans
+from tests.store.verbs import claim, fail, give_back, here, message, oops, policy, send, succeed
+
+rounds = 7  # a statement that is not pinned is planned for its values five times, and then perhaps for any
+
+fill = """
+insert into agentrt.jobs(agent, key, kseq, status, priority, run_after, fence, supervisor, lease_expires, payload)
+select case when n % 10 = 9 then 'other' else 'a' end, k.key, case when k.key is not null then nextval('agentrt.ord_seq') end,
+       case when n % 1000 = 1 then 'running' when n % 10 = 2 then 'scheduled' when n % 1000 = 3 then 'parked'
+            when k.key is null or n < 5000 and n % 10 = 5 then 'ready' else 'blocked' end,
+       n % 3 + 4, now() + case when n % 10 = 2 then make_interval(secs => n) else interval '0' end, 1, gen_random_uuid(),
+       now() + interval '1 hour', '{"text": "sixty characters are what a small message has, more or less"}'
+  from generate_series(1, $1::int) n,
+       lateral (select case n % 10 when 5 then 'key' || n / 10 % 500 when 6 then 'hot' end as key) k
+"""
+
+# Read from end to end only where the index holds nothing but what the statement is after: what runs now (the sweep
+# looks at each lease), and the first due moment (one row of the front).
+whole_index = {("sweep", "jobs_running"), ("due", "jobs_due")}
+hot = {"claim", "finish", "reschedule", "due", "sweep", "renew", "record_step", "send", "promote", "jobs_gate"}
+others = {"lock_keys_of", "bury", "cancel", "retry", "results"}
+small_tables = {"history", "history_default", "supervisors", "migrations"}
+
+
+async def walk(store: PostgresStore) -> None:
+    """Every verb, with every branch that reads jobs."""
+    await send(store, *(message(delay_s=delay_s) for delay_s in (0, 0, 0, 0, 60)))
+    await send(store, message("b", "k"), message("b", "k"), message("b", "hot", dedup="d"))
+    await send(store, message("b", "k"))
+    jobs = await store.claim(here, [(policy("a", limit=1_000_000), 8), (policy("b"), 4)], 12)
+    assert len(jobs) > 4
+    assert await store.renew([(job.id, job.fence, 60.0) for job in jobs]) == {job.id for job in jobs}
+    for output in ("1", "2"):
+        assert await store.record_step(jobs[0].id, jobs[0].fence, "s#0", output) == "1"
+    await store.results([job.id for job in jobs])
+    await store.cancel(jobs[0].id, "no longer needed")
+    await store.cancel_requests([job.id for job in jobs])
+    await give_back(store, jobs[0], failure=oops)
+    loose = [Reschedule(job.id, job.fence, 60.0, counts=True, failure=oops, loose=True) for job in jobs[1:3]]
+    assert len(await store.reschedule(loose, keyed=True, limited=True)) == 2
+    await succeed(store, *(await claim(store, "b")))
+    assert await fail(store, jobs[3]) == {jobs[3].id}
+    await store.retry(jobs[3].id)
+    for job_id in await send(store, message("b", "l"), message(delay_s=60.0)):
+        assert await store.cancel(job_id, "no longer needed") == "cancelled"
+    await store.due(10)
+    report = await store.sweep(10, here)
+    assert isinstance(report, SweepReport)
+    await succeed(store, *(await claim(store, "b")))
+
+
+def faults(plans: list[Plan]) -> set[str]:
+    found = set()
+    for plan in plans:
+        where = f"{plan.function}: {plan.statement}"
+        for scan in plan.scans:
+            if scan.table in small_tables or scan.table.startswith("history_2"):
+                continue
+            if scan.kind not in ("INDEXSCAN", "INDEXONLYSCAN"):
+                found.add(f"{scan.kind} of {scan.table} in {where}")
+            elif not scan.conditions and (plan.function, scan.index) not in whole_index:
+                found.add(f"all of {scan.index} is read in {where}")
+            elif scan.index == "jobs_key" and scan.conditions < 2:
+                found.add(f"jobs_key is asked without its key in {where}")
+        for scans in plan.sorted_scans:
+            if any(scan.table == "jobs" and scan.index != "jobs_pkey" for scan in scans):
+                found.add(f"jobs are sorted in {where}")
+    return found
+
+
+class Watched:
+    """A store in a schema of its own, and the plans that were made for it."""
+
+    def __init__(self, store: PostgresStore, connection: asyncpg.Connection[Any], plans: Plans) -> None:
+        self._store = store
+        self._connection = connection
+        self._plans = plans
+
+    async def sql(self, text: str, *values: object) -> None:
+        await self._connection.execute(text.replace("agentrt.", f'"{self._store.schema}".'), *values)
+
+    async def fill(self, rows: int) -> None:
+        await self.sql("alter table agentrt.jobs disable trigger user")
+        await self.sql(fill, rows)
+        await self.sql("alter table agentrt.jobs enable trigger user")
+
+    async def analyse(self) -> None:
+        for table in ("jobs", "leases", "steps", "dedups", "attempts"):
+            await self.sql(f"vacuum analyze agentrt.{table}")
+
+    async def plans_of_a_new_session(self) -> list[Plan]:
+        store = PostgresStore(self._store.dsn, self._store.schema)
+        try:
+            for _ in range(rounds):
+                await walk(store)
+        finally:
+            await store.close()
+        return self._plans.read({
+            str(row["oid"]): row["relname"]
+            for row in await self._connection.fetch(
+                "select oid, relname from pg_class where relnamespace = $1::text::regnamespace", f'"{self._store.schema}"'
+            )
+        })
+
+
+@pytest.fixture
+async def watched(bare: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> Any:
+    plans = Plans()
+    connect = lane.connect
+
+    async def watching(dsn: str) -> asyncpg.Connection[Any]:
+        connection = await connect(dsn)
+        await plans.watch(connection)
+        return connection
+
+    await bare.migrate()
+    monkeypatch.setattr(lane, "connect", watching)
+    connection = await asyncpg.connect(bare.dsn)
+    watched = Watched(bare, connection, plans)
+    for table in ("jobs", "leases", "steps", "dedups", "attempts"):
+        await watched.sql(f"alter table agentrt.{table} set (autovacuum_enabled = off)")
+    yield watched
+    await connection.close()
+
+
+@pytest.mark.parametrize("analysed_while_empty", [False, True])
+@pytest.mark.parametrize("rows", [0, 1_000, 300_000])
+async def test_every_verb_reaches_the_jobs_by_an_index_and_sorts_none(
+    watched: Watched, rows: int, analysed_while_empty: bool
+) -> None:
+    if analysed_while_empty:
+        await watched.analyse()
+    await watched.fill(rows)
+    plans = await watched.plans_of_a_new_session()
+    assert hot | others <= {plan.function for plan in plans if plan.scans}
+    assert faults(plans) == set()
+
+    await watched.analyse()
+    assert faults(await watched.plans_of_a_new_session()) == set()
