@@ -172,7 +172,8 @@ class Minder:
         place.life = place.ready = -1
         place.pid = 0
         if self._signals or self._code:
-            if code != 0:
+            before_its_handlers = code == -signal.SIGTERM and not place.became_ready
+            if code != 0 and not before_its_handlers:
                 log.warning("child.ended", child=place.number, exit_code=code)
                 self._code = self._code or 1
             return

@@ -391,6 +391,7 @@ async def test_a_wrong_schema_fails_before_the_model_is_asked(llm: FakeLlm) -> N
     assert llm.requests == []
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the library's, when it fetches
 async def test_a_reference_out_of_the_schema_is_not_followed(llm: FakeLlm) -> None:
     llm.says(answer("openai", '{"a": 1}'))
     with pytest.raises(Fail, match=r"refers to 'http.*, outside of itself"):

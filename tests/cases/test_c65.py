@@ -1,4 +1,4 @@
-"""C65, command line: workers die and the parent ends with code 0, or lives on without any, so the service manager does nothing."""
+"""C65, command line: workers die, and the parent ends with code 0 or lives on without any: the service manager does nothing."""
 
 from __future__ import annotations
 
@@ -125,4 +125,10 @@ async def test_a_worker_that_dies_during_an_outage_is_replaced_after_it_however_
     own.start()
     async with own.sql() as sql:
         await _full_again(program, sql, 2, {victim})
+    assert await program.stop() == 0
+
+
+async def test_a_stop_that_comes_while_workers_still_start_is_a_clean_stop(start: Start) -> None:
+    program = start("run", agents, "--processes", "4")
+    await program.until("child.started", count=4)
     assert await program.stop() == 0

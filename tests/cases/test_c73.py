@@ -13,7 +13,7 @@ from tests.conftest import supervising
 from tests.support import Sql
 
 pytestmark = pytest.mark.case
-jobs_count = 1_000
+jobs_count = 300
 
 
 async def run_all(database: str, sql: Sql) -> list[int]:

@@ -43,11 +43,13 @@ async def test_check_says_what_is_missing_and_changes_nothing(empty_database: st
 @pytest.mark.case("C63")
 async def test_processes_that_migrate_at_the_same_time_make_one_schema(empty_database: str, tmp_path: Path) -> None:
     cli = Cli(tmp_path, {"AGENTRT_DATABASE_URL": empty_database})
-    done = await asyncio.gather(*(cli("migrate", "--json") for _ in range(4)))
-    assert [one.code for one in done] == [0] * 4, done
+    done = await asyncio.gather(*(cli("migrate", "--json") for _ in range(3)))
+    assert [one.code for one in done] == [0] * 3, done
     applied = [name for one in done for name in one.value["applied"]]
     assert len(applied) == len(set(applied)) > 0
-    assert (await cli("migrate", "--check")).code == 0
+    connection = await asyncpg.connect(empty_database)
+    assert [row[0] for row in await connection.fetch("select name from agentrt.migrations order by 1")] == applied
+    await connection.close()
 
 
 async def test_the_sql_of_migrate_does_what_migrate_does(empty_database: str, tmp_path: Path) -> None:
@@ -55,11 +57,8 @@ async def test_the_sql_of_migrate_does_what_migrate_does(empty_database: str, tm
     script = await cli("migrate", "--sql")
     assert script.code == 0
     await execute(empty_database, script.out)
-    check, again, doctor = await asyncio.gather(
-        cli("migrate", "--check"), cli("migrate", "--sql"), cli("doctor", "--json")
-    )
+    check, again = await asyncio.gather(cli("migrate", "--check"), cli("migrate", "--sql"))
     assert (check.code, again.code, again.out) == (0, 0, "")
-    assert verdicts(doctor.value)["tables"] == "ok"
 
 
 # ------------------------------------------------------------------ agents

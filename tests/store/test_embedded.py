@@ -115,7 +115,7 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + bound_s
     while not holds():
         assert time.monotonic() < deadline, f"not within {bound_s:g} s: {what}"
-        time.sleep(0.03)
+        time.sleep(0.1)
 
 
 def is_awaited(lock: Path) -> bool:
