@@ -64,6 +64,8 @@ class Options:
             require_within("timeout_s", self.timeout_s, 0.001, delay_s_max)
         if self.run_at is not None:
             require_aware("run_at", self.run_at)
+            if self.run_at.year < 1970:
+                raise UsageError(f"run_at is {self.run_at.isoformat()}; a time before 1970 is no time to run at.")
             if self.run_at > datetime.now(UTC) + timedelta(seconds=delay_s_max):
                 raise UsageError(
                     f"run_at is {self.run_at.isoformat()}; at most {delay_s_max / 86400 / 366:g} years ahead are allowed."

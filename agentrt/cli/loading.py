@@ -54,7 +54,7 @@ def _import(name: str) -> ModuleType:
         raise UsageError(f"Module {name!r} cannot be imported: {_where(error)}") from None
     except UsageError:
         raise
-    except Exception as error:  # the user's module is user code: whatever it raises is shown as its own
+    except (Exception, SystemExit) as error:  # the user's module is user code: whatever it raises is shown as its own
         raise UsageError(f"Module {name!r} cannot be imported: {_where(error)}") from None
 
 
@@ -77,6 +77,7 @@ def _where(error: BaseException) -> str:
     """The user's error in one line, with its file and line."""
     text = redact(f"{type(error).__name__}: {error}".splitlines()[0])
     if isinstance(error, SyntaxError):
-        return f"{error.filename}, line {error.lineno}: SyntaxError: {error.msg}"
+        place = f"{error.filename}, line {error.lineno}: " if error.filename else ""
+        return f"{place}SyntaxError: {error.msg}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     return f"{frames[-1].filename}, line {frames[-1].lineno}: {text}" if len(frames) > 1 else text

@@ -29,6 +29,7 @@ identity_variable = "AGENTRT_SUPERVISOR_ID"
 starts_max = 5  # in a row that never became ready
 respawn = Retry(base_s=0.2, factor=2, cap_s=5, jitter=0.2)
 usage_exit = 2
+unreachable_exit = 3
 same_signal_s = 0.5  # some senders (timeout(1), a terminal's process group) deliver one signal twice
 
 
@@ -48,7 +49,7 @@ class _Place:
 
 
 class Minder:
-    """`run()` returns the exit code: 0 when all children drained, 1 when it gave up."""
+    """`run()` returns the exit code: 0 when all children drained, 1 when it gave up, 2 or 3 when a child's start says so."""
 
     def __init__(
         self, command: Sequence[str], environ: Mapping[str, str], count: int, release: Callable[[UUID], None]
@@ -57,6 +58,7 @@ class Minder:
         self._environ = dict(environ)
         self._places = [_Place(number) for number in range(1, count + 1)]
         self._release = release
+        self._ever_ready = False
         self._signals = 0
         self._signalled_at = 0.0
         self._code = 0
@@ -94,7 +96,7 @@ class Minder:
 
     def _became_ready(self, place: _Place) -> None:
         if os.read(place.ready, 1):
-            place.became_ready = True
+            place.became_ready = self._ever_ready = True
             place.starts_failed = 0
             log.info("child.ready", child=place.number, pid=place.pid)
         os.close(place.ready)
@@ -179,8 +181,10 @@ class Minder:
             return
         threading.Thread(target=self._release, args=(place.supervisor,), daemon=True).start()
         place.deaths += 1
-        place.starts_failed += not place.became_ready
-        if place.starts_failed >= starts_max or (code == usage_exit and not place.became_ready):
+        unreachable = code == unreachable_exit and not place.became_ready  # an outage: waited for, once it has worked
+        place.starts_failed += not place.became_ready and not unreachable
+        hopeless = code == usage_exit or (unreachable and not self._ever_ready)
+        if place.starts_failed >= starts_max or (hopeless and not place.became_ready):
             log.error(
                 "minder.gives_up",
                 child=place.number,
@@ -188,7 +192,7 @@ class Minder:
                 starts=place.starts_failed,
                 meaning="the process ends before it is ready; its own last line says why",
             )
-            self._code = 1
+            self._code = code if hopeless else 1
             for other in self._places:
                 if other.pid:
                     os.kill(other.pid, signal.SIGTERM)

@@ -85,7 +85,7 @@ _broken = {  # the files, and what is said of agents.py or helper.py: its line, 
         {"agents.py": "from helper import nothing\n", "helper.py": ""}, "agents", "1: ImportError: cannot import name 'nothing'.*"
     ),
     "raises deeper": (
-        {"agents.py": "import helper\n", "helper.py": "def f():\n  raise KeyError('color')\nf()"}, "helper", "2: KeyError: 'color'"
+        {"agents.py": "import helper\n", "helper.py": "def f():\n  raise KeyError('x')\nf()"}, "helper", "2: KeyError: 'x'"
     ),
     "two lines": ({"agents.py": "raise RuntimeError('first\\nsecond')\n"}, "agents", "1: RuntimeError: first.*"),
     "asserts": ({"agents.py": "assert 1 == 2\n"}, "agents", "1: AssertionError.*"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import asyncpg
 
@@ -20,7 +19,7 @@ set debug_pretty_print = off;
 set debug_print_plan = on;
 """
 _token = re.compile(r"[{}()]|(?:\\.|[^\s{}()\\])+", re.DOTALL)
-_function = re.compile(r'(?:PL/pgSQL|SQL) function (?:"?\w+"?\.)?"?(\w+)"?')
+_place = re.compile(r'function (?:"?\w+"?\.)?"?(\w+)"?\(.*\) (line \d+ at .+)')
 
 
 @dataclass(slots=True)
@@ -58,10 +57,10 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan, for what it was made, and of which scans each sort takes its rows."""
+    """A plan, the function and the place in it that it was made for, and of which scans each sort takes its rows."""
 
     function: str
-    statement: str
+    place: str
     scans: tuple[Scan, ...]
     sorted_scans: tuple[tuple[Scan, ...], ...]
 
@@ -72,13 +71,13 @@ class Plans:
     def __init__(self) -> None:
         self._dumps: list[tuple[str, str]] = []
 
-    async def watch(self, connection: asyncpg.Connection[Any]) -> None:
+    async def watch(self, connection: asyncpg.Connection) -> None:
         await connection.execute(_settings)
         connection.add_log_listener(self._heard)
 
     def _heard(self, _connection: object, message: asyncpg.PostgresLogMessage) -> None:
         if message.message == "plan:":
-            self._dumps.append((message.context or "", message.detail or ""))
+            self._dumps.append((message.context or getattr(message, "query", ""), message.detail or ""))
 
     def read(self, names: dict[str, str]) -> list[Plan]:
         """`names`: of tables and indexes, by oid."""
@@ -113,10 +112,10 @@ def _plan(context: str, root: Node, names: dict[str, str]) -> Plan:
     trees = [node for part in ("planTree", "subplans") for node in root.fields[part] if isinstance(node, Node)]
     nodes = [node for tree in trees for node in tree.below()]
     sorts = [node for node in nodes if node.name in ("SORT", "INCREMENTALSORT")]
-    found = _function.search(context)
+    found = _place.search(context)
     return Plan(
         found[1] if found else "",
-        context.splitlines()[0] if context else "",
+        f"{found[1]} {found[2]}" if found else " ".join(context.split())[:80],
         tuple(_scans(nodes, tables, names)),
         tuple(tuple(_scans(sort.below(), tables, names)) for sort in sorts),
     )

@@ -175,7 +175,7 @@ class PostgresStore:
             keyed,
             limited,
         )
-        return {row["id"] for row in rows}
+        return {row[0] for row in rows}
 
     async def finished_by(self, attempts: Sequence[tuple[int, int]]) -> set[int]:
         rows = await self._main.fetch(

@@ -21,7 +21,7 @@ select * from agentrt.claim(:supervisor, :agents, :limits, :global, :max_attempt
 
 -- name: finish
 -- Move ended jobs to history under their fences. Returns: the ids accepted.
-select id from agentrt.finish(:ids, :fences, :states, :results, :reasons, :kinds, :texts, :tracebacks, :keyed, :limited);
+select * from agentrt.finish(:ids, :fences, :states, :results, :reasons, :kinds, :texts, :tracebacks, :keyed, :limited);
 
 -- name: finished_by
 -- Which of these attempts are in history already. Returns: id. Asked when the answer to `finish` was lost.
@@ -50,8 +50,7 @@ select * from agentrt.due(:limit);
 
 -- name: cancel_requests
 -- Which of these running jobs shall be cancelled. Returns: id, fence, reason.
-select j.id, j.fence, j.cancel_reason as reason from agentrt.jobs j
- where j.id = any(:ids::bigint[]) and j.cancel_reason is not null;
+select * from agentrt.cancel_requests(:ids);
 
 -- name: cancel
 -- Cancel a job. Returns: what is true now, null for no such job.

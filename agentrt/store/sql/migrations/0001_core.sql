@@ -4,7 +4,8 @@
 --
 -- Every function that changes jobs pins its plans: a queue is often analysed in the moment it is empty, and the plans
 -- chosen then scan everything later. None lets a join choose the jobs table as its outer side: each reaches it by
--- `id = any(array)`, the primary key, or one partial index.
+-- `id = any(array)`, the primary key, or one partial index. Where the id is known, the status is compared as
+-- `coalesce(status, '')`: the partial indexes then do not offer themselves, which would be walked from end to end.
 
 -- The time that decides: the database's own, read when it is asked, not when the transaction began. (A completion that
 -- waited for a lock would otherwise take a job sent meanwhile for one of the future.) Tests replace this function.
@@ -57,7 +58,7 @@ create table agentrt.jobs(
 create index jobs_ready   on agentrt.jobs(agent, priority, ord)  where status = 'ready' and not alone;
 create index jobs_alone   on agentrt.jobs(agent, priority, ord)  where status = 'ready' and alone;
 create index jobs_key     on agentrt.jobs(agent, key, kseq)      where key is not null;
-create index jobs_due     on agentrt.jobs(run_after)             where status = 'scheduled';
+create index jobs_due     on agentrt.jobs(run_after, ord)        where status = 'scheduled';
 create index jobs_running on agentrt.jobs(agent, lease_expires)  where status = 'running';
 
 -- Renewed leases, apart from the wide job row. Only jobs that outlive a third of their lease have a row.
@@ -125,7 +126,7 @@ begin
      set status = case when j.run_after > v_now then 'scheduled' else 'ready' end, ord = nextval('agentrt.ord_seq')
    where j.id = (select b.id from agentrt.jobs b where b.agent = p_agent and b.key = p_key and b.kseq > p_kseq
                   order by b.kseq limit 1)
-     and j.status = 'blocked';
+     and coalesce(j.status, '') = 'blocked';
 end$$;
 
 -- ------------------------------------------------------------------------------------------------ triggers
@@ -190,6 +191,10 @@ end$$;
 create trigger jobs_leave after delete on agentrt.jobs
   for each row when (old.key is not null and old.status <> 'blocked') execute function agentrt.jobs_leave();
 
+-- Who waits for a job hears that it is gone, plain SQL's delete included.
+create trigger jobs_gone after delete on agentrt.jobs
+  for each row when (old.watched) execute function agentrt.jobs_wake('done');
+
 -- ------------------------------------------------------------------------------------------------ send
 
 -- Insert a batch that has dedup keys or several mailboxes. Returns one row a message, in order.
@@ -197,7 +202,9 @@ create trigger jobs_leave after delete on agentrt.jobs
 create function agentrt.send(
   p_agents text[], p_keys text[], p_priorities int2[], p_delays float8[], p_run_ats timestamptz[], p_max_attempts int[],
   p_payloads text[], p_dedups text[], p_parents bigint[], p_roots bigint[], p_watched boolean[])
-returns table(n int, id bigint, existed boolean) language plpgsql as $$
+returns table(n int, id bigint, existed boolean) language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
   v_ids bigint[] := array(select nextval(pg_get_serial_sequence('agentrt.jobs', 'id')) from generate_subscripts(p_agents, 1));
@@ -215,13 +222,13 @@ begin
   select u.i, u.a, u.k, u.p, coalesce(u.t, v_now + make_interval(secs => u.s)), u.m, u.b::json, u.pa, u.ro, u.w
     from unnest(v_ids, p_agents, p_keys, p_priorities, p_delays, p_run_ats, p_max_attempts, p_payloads, p_dedups,
                 p_parents, p_roots, p_watched) with ordinality u(i, a, k, p, s, t, m, b, d, pa, ro, w, o)
-   where u.d is null or exists (select 1 from agentrt.dedups x where x.agent = u.a and x.dedup = u.d and x.job_id = u.i)
+   where u.d is null or u.i = (select x.job_id from agentrt.dedups x where x.agent = u.a and x.dedup = u.d)
    order by u.o;
   return query
-  select u.o::int, coalesce(x.job_id, u.i), x.job_id is not null and x.job_id <> u.i
-    from unnest(v_ids, p_agents, p_dedups) with ordinality u(i, a, d, o)
-    left join agentrt.dedups x on x.agent = u.a and x.dedup = u.d
-   order by u.o;
+  select s.o::int, coalesce(s.first, s.i), s.first is not null and s.first <> s.i
+    from (select u.o, u.i, (select x.job_id from agentrt.dedups x where x.agent = u.a and x.dedup = u.d) as first
+            from unnest(v_ids, p_agents, p_dedups) with ordinality u(i, a, d, o)) s
+   order by s.o;
 end$$;
 
 -- ------------------------------------------------------------------------------------------------ claim
@@ -293,7 +300,7 @@ end$$;
 create function agentrt.finish(
   p_ids bigint[], p_fences bigint[], p_states text[], p_results text[],
   p_reasons text[], p_kinds text[], p_texts text[], p_tracebacks text[], p_keyed boolean, p_limited boolean)
-returns table(id bigint, told text) language plpgsql
+returns setof bigint language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare v_now timestamptz;
@@ -310,7 +317,7 @@ begin
     delete from agentrt.jobs j
      using unnest(p_ids, p_fences, p_states, p_results, p_reasons, p_kinds, p_texts, p_tracebacks)
            u(id, fence, state, result, reason, kind, text, traceback)
-     where j.id = any(p_ids) and j.id = u.id and j.fence = u.fence and j.status = 'running'
+     where j.id = any(p_ids) and j.id = u.id and j.fence = u.fence and coalesce(j.status, '') = 'running'
     returning j.*, u.state, u.result as outcome, u.reason, u.kind, u.text, u.traceback),
   h as (
     insert into agentrt.history(id, agent, key, kseq, state, priority, attempt, max_attempts, fence, supervisor, run_after,
@@ -324,7 +331,7 @@ begin
     select d.id, d.fence, d.attempt, d.supervisor, d.reason, d.kind, d.text, d.traceback, d.claimed_at, v_now
       from d where d.reason is not null),
   l as (delete from agentrt.leases l using d where l.job_id = d.id and l.fence = d.fence)
-  select d.id, case when d.watched then pg_notify('agentrt' || '.done', '')::text end from d;
+  select d.id from d;
 end$$;
 
 -- Move jobs that nobody runs (or that nobody may run on) to history. Returns how many. The caller holds the key locks.
@@ -332,7 +339,6 @@ create function agentrt.bury(p_ids bigint[], p_state text, p_reason text, p_erro
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   v_now timestamptz := agentrt.agentrt_now();
-  v_watched boolean;
   v_count int;
 begin
   with d as (delete from agentrt.jobs j where j.id = any(p_ids) returning j.*),
@@ -342,10 +348,7 @@ begin
     select d.id, d.agent, d.key, d.kseq, p_state, d.priority, d.attempt, d.max_attempts, d.fence, d.supervisor, d.run_after,
            d.claimed_at, d.created_at, v_now, d.parent, d.root, p_reason, coalesce(p_error, d.last_error), d.payload from d),
   l as (delete from agentrt.leases where job_id = any(p_ids))
-  select coalesce(bool_or(d.watched), false), count(*) into v_watched, v_count from d;
-  if v_watched then
-    perform pg_notify('agentrt' || '.done', '');
-  end if;
+  select count(*) into v_count from d;
   return v_count;
 end$$;
 
@@ -372,7 +375,7 @@ begin
   insert into agentrt.attempts(job_id, fence, attempt, supervisor, reason, kind, text, traceback, claimed_at, ended_at)
   select j.id, j.fence, j.attempt, j.supervisor, u.reason, u.kind, u.text, u.traceback, j.claimed_at, v_now
     from unnest(p_ids, p_fences, p_reasons, p_kinds, p_texts, p_tracebacks) u(id, fence, reason, kind, text, traceback)
-    join agentrt.jobs j on j.id = u.id and j.fence = u.fence and j.status = 'running'
+    join agentrt.jobs j on j.id = u.id and j.fence = u.fence and coalesce(j.status, '') = 'running'
    where j.id = any(p_ids) and u.reason is not null
   on conflict do nothing;
   return query
@@ -382,12 +385,12 @@ begin
          supervisor = null, lease_expires = null, alone = false,
          last_error = coalesce(nullif(concat_ws(': ', u.kind, nullif(u.text, '')), ''), j.last_error)
     from unnest(p_ids, p_fences, p_delays, p_counts, p_kinds, p_texts) u(id, fence, delay, counts, kind, text)
-   where j.id = any(p_ids) and j.id = u.id and j.fence = u.fence and j.status = 'running'
+   where j.id = any(p_ids) and j.id = u.id and j.fence = u.fence and coalesce(j.status, '') = 'running'
   returning j.id;
   delete from agentrt.leases l using unnest(p_ids, p_fences) u(id, fence)
    where l.job_id = any(p_ids) and l.job_id = u.id and l.fence = u.fence;
   v_cancelled := array(select j.id from agentrt.jobs j
-                        where j.id = any(p_ids) and j.status in ('scheduled', 'ready') and j.cancel_reason is not null);
+                        where j.id = any(p_ids) and coalesce(j.status, '') in ('scheduled', 'ready') and j.cancel_reason is not null);
   if v_cancelled <> '{}' then
     perform agentrt.bury(array[j.id], 'cancelled', 'cancelled', j.cancel_reason)
        from agentrt.jobs j where j.id = any(v_cancelled);
@@ -395,7 +398,7 @@ begin
   for v_passed in
     update agentrt.jobs j set status = 'blocked', kseq = nextval('agentrt.ord_seq')
       from unnest(p_ids, p_loose) u(id, loose)
-     where j.id = any(p_ids) and j.id = u.id and u.loose and j.key is not null and j.status = 'scheduled'
+     where j.id = any(p_ids) and j.id = u.id and u.loose and j.key is not null and coalesce(j.status, '') = 'scheduled'
     returning j.agent, j.key loop
     perform agentrt.promote(v_passed.agent, v_passed.key, 0);
   end loop;
@@ -427,7 +430,7 @@ begin
     perform agentrt.lock_keys_of(v_ids);   -- before the rows, as every other verb does
     v_ids := array(
       select j.id from agentrt.jobs j
-       where j.id = any(v_ids) and j.status = 'running'
+       where j.id = any(v_ids) and coalesce(j.status, '') = 'running'
          and (j.supervisor = p_dead or coalesce(j.lease_expires, '-infinity') < v_now and not exists (
               select 1 from agentrt.leases l where l.job_id = j.id and l.fence = j.fence and l.expires >= v_now))
          for no key update skip locked);
@@ -483,7 +486,7 @@ begin
   insert into agentrt.leases as l (job_id, fence, expires)
   select j.id, j.fence, agentrt.agentrt_now() + make_interval(secs => u.lease)
     from unnest(p_ids, p_fences, p_leases) u(id, fence, lease)
-    join agentrt.jobs j on j.id = u.id and j.fence = u.fence and j.status = 'running'
+    join agentrt.jobs j on j.id = u.id and j.fence = u.fence and coalesce(j.status, '') = 'running'
    where j.id = any(p_ids)
    order by j.id
   on conflict (job_id) do update set fence = excluded.fence, expires = excluded.expires
@@ -493,10 +496,11 @@ end$$;
 -- Record a step's output under the job's fence. Returns whether the attempt still owns the job, and the output that
 -- counts: the first one stored. The share lock keeps a sweep from slipping between the look and the insert.
 create function agentrt.record_step(p_id bigint, p_fence bigint, p_step text, p_output text)
-returns table(owned boolean, output text) language plpgsql as $$
+returns table(owned boolean, output text) language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 begin
-  perform 1 from agentrt.jobs j where j.id = p_id and j.fence = p_fence and j.status = 'running' for share;
+  perform 1 from agentrt.jobs j where j.id = p_id and j.fence = p_fence and coalesce(j.status, '') = 'running' for share;
   owned := found;
   output := p_output;
   if owned then
@@ -513,7 +517,8 @@ end$$;
 
 -- Cancel a job: one that nobody runs ends at once, a running one is marked and its supervisor told.
 -- Returns 'cancelled', 'requested', 'already …' with the final state that it had, or null for no such job.
-create function agentrt.cancel(p_id bigint, p_reason text) returns text language plpgsql as $$
+create function agentrt.cancel(p_id bigint, p_reason text) returns text language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare v_status text;
 begin
   perform agentrt.lock_keys_of(array[p_id]);
@@ -532,14 +537,15 @@ end$$;
 
 -- Run a failed or cancelled job again, with its recorded steps and fresh attempts; a scheduled one at once.
 -- Returns 'ready' (or 'blocked': behind its key's head), or why not: the state that cannot be retried; null: no such job.
-create function agentrt.retry(p_id bigint) returns text language plpgsql as $$
+create function agentrt.retry(p_id bigint) returns text language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   v_now timestamptz := agentrt.agentrt_now();
   v_row agentrt.history;
   v_status text;
 begin
   update agentrt.jobs set status = 'ready', run_after = v_now, ord = nextval('agentrt.ord_seq')
-   where id = p_id and status = 'scheduled' returning status into v_status;
+   where id = p_id and coalesce(status, '') = 'scheduled' returning status into v_status;
   if v_status is not null then
     return v_status;
   end if;
@@ -559,9 +565,19 @@ begin
   return v_status;
 end$$;
 
+-- Which of these running jobs shall be cancelled.
+create function agentrt.cancel_requests(p_ids bigint[]) returns table(id bigint, fence bigint, reason text) language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+begin
+  return query select j.id, j.fence, j.cancel_reason from agentrt.jobs j
+   where j.id = any(p_ids) and j.cancel_reason is not null;
+end$$;
+
 -- How jobs stand; those unfinished are marked as waited for, so that their end is notified.
 create function agentrt.results(p_ids bigint[])
-returns table(id bigint, agent text, state text, result text, reason text, error text) language plpgsql as $$
+returns table(id bigint, agent text, state text, result text, reason text, error text) language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 begin
   update agentrt.jobs j set watched = true where j.id = any(p_ids) and not j.watched;
