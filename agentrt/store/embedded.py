@@ -164,7 +164,7 @@ class _Home:
         return home
 
     def _open(self, name: str) -> FileIO:
-        file = FileIO(self.directory / name, "a", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600))
+        file = FileIO(self.directory / name, "a", opener=lambda path, how: os.open(path, how | os.O_NOFOLLOW, 0o600))
         if os.geteuid() == 0:  # What root does once in a user's directory must not lock the user out.
             owner = self.directory.stat()
             os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
@@ -330,7 +330,7 @@ def _server_user(directory: Path) -> tuple[int, int]:
     except KeyError:
         command = ("useradd", "--system", "--shell", "/usr/sbin/nologin", "pgserver")
         if (status := subprocess.run(command, check=False).returncode) not in (0, 9):  # noqa: S603 - useradd(8): 9 is "exists"
-            raise ConfigError(f"useradd ended with {status}, PostgreSQL refuses root: make a user 'postgres'.") from None
+            raise ConfigError(f"PostgreSQL refuses root. Make a user 'postgres' (useradd failed: {status}).") from None
         entry = pwd.getpwnam("pgserver")
     return entry.pw_uid, entry.pw_gid
 

@@ -6,9 +6,14 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Literal, Self
 
+import pytest
 from aiohttp import web
+
+Provider = Literal["openai", "anthropic"]
+key = "sk-test-4f9c2b7d1e8a"
+both = pytest.mark.parametrize("provider", ["openai", "anthropic"])
 
 Reply = Callable[[web.Request, asyncio.Event], Awaitable[web.StreamResponse]]
 

@@ -23,7 +23,9 @@ async def refused_by_the_command_line(start: Start, sql: Sql, *arguments: str) -
 
 async def insert(sql: Sql, agent: str, payload: str) -> int:
     """A message by plain SQL, from somebody who checks nothing; returns the job's id."""
-    job_id: int = await sql.value("insert into agentrt.jobs(agent, payload) values ($1, $2::json) returning id", agent, payload)
+    job_id: int = await sql.value(
+        "insert into agentrt.jobs(agent, payload) values ($1, $2::json) returning id", agent, payload
+    )
     return job_id
 
 

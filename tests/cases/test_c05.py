@@ -26,16 +26,24 @@ async def test_large_messages_and_many_at_once_are_accepted_and_started_at_once(
     heard: list[tuple[str, str]] = []
     listening = await asyncpg.connect(database)
     for channel in ("ready", "due", "done", "cancel"):
-        await listening.add_listener(f"agentrt.{channel}", lambda _c, _pid, channel, payload: heard.append((channel, str(payload))))
+        await listening.add_listener(
+            f"agentrt.{channel}", lambda _c, _pid, channel, payload: heard.append((channel, str(payload)))
+        )
     try:
         async with supervising(database, length, poll_s=600) as supervisor:
             assert await length.options(timeout_s=10).ask(large) == 100_000
             jobs = await agentrt.send_many([length.message("x", n) for n in range(3_000)])
-            keyed = await agentrt.send_many([length[f"k{n}" * 20].options(delay_s=0.01).message("x", n) for n in range(500)])
+            keyed = await agentrt.send_many(
+                [length[f"k{n}" * 20].options(delay_s=0.01).message("x", n) for n in range(500)]
+            )
             for job in (*jobs, *keyed):
                 assert await job.result(timeout_s=60) == 1
             assert supervisor.stats.claimed["poll"] == 0
-        await sql.run("insert into agentrt.jobs(agent, payload) select 'length', json_build_object('text', $1::text) from generate_series(1, 50)", large)
+        await sql.run(
+            "insert into agentrt.jobs(agent, payload)"
+            " select 'length', json_build_object('text', $1::text) from generate_series(1, 50)",
+            large,
+        )
         async with supervising(database, length, poll_s=600):
             await sql.until_none_unfinished()
     finally:

@@ -22,7 +22,9 @@ from agentrt import agent
 async def known() -> str:
     return "done"
 """
-new = old + """
+new = (
+    old
+    + """
 import asyncio, os, agentrt
 from agentrt import Retry
 
@@ -32,6 +34,7 @@ async def unknown(hold: bool) -> int:
         await asyncio.sleep(600)
     return os.getpid()
 """
+)
 options = ("--lease", "1.5", "--poll", "600")
 
 

@@ -76,11 +76,14 @@ async def test_a_message_in_a_transaction_that_is_rolled_back_never_was(
 async def test_many_messages_in_the_callers_transaction_are_all_there_or_none(
     database: str, client: agentrt.Client, mine: asyncpg.Connection, sql: Sql
 ) -> None:
-    with pytest.raises(asyncpg.UniqueViolationError):
+    async def order_twice() -> None:
         async with mine.transaction():
             await mine.execute("insert into orders values (1)")
             await agentrt.send_many([bill.message(n) for n in range(1_200)], connection=mine)
             await mine.execute("insert into orders values (1)")
+
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await order_twice()
     assert await sql.value("select count(*) from agentrt.jobs") == 0
     async with mine.transaction():
         await agentrt.send_many([bill.message(n) for n in range(1_200)], connection=mine)

@@ -27,7 +27,9 @@ async def work(n: int) -> int:
 work = agentrt.to("work")
 
 
-async def test_of_many_sends_at_once_with_one_dedup_one_makes_the_job_and_the_rest_get_its_id(database: str, sql: Sql) -> None:
+async def test_of_many_sends_at_once_with_one_dedup_one_makes_the_job_and_the_rest_get_its_id(
+    database: str, sql: Sql
+) -> None:
     runs: list[int] = []
 
     @agent
@@ -37,10 +39,12 @@ async def test_of_many_sends_at_once_with_one_dedup_one_makes_the_job_and_the_re
 
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(agentrt.connect(database)) for _ in range(5)]
-        jobs = await asyncio.gather(*(
-            once.options(dedup="invoice-7", key=key, client=clients[n % 5]).send(n)
-            for n, key in enumerate([None, "alice"] * 10)
-        ))
+        jobs = await asyncio.gather(
+            *(
+                once.options(dedup="invoice-7", key=key, client=clients[n % 5]).send(n)
+                for n, key in enumerate([None, "alice"] * 10)
+            )
+        )
         assert len({job.id for job in jobs}) == 1
         async with supervising(database, once, poll_s=600):
             results = {await job.result(timeout_s=30) for job in jobs}

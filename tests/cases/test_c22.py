@@ -18,8 +18,10 @@ from tests.support import Sql, eventually
 pytestmark = pytest.mark.case
 limit_s = 0.3
 quick = Retry(max_attempts=3, base_s=0.4, factor=1, jitter=0)
-runs = "select attempt, reason, kind, extract(epoch from ended_at - claimed_at)::float8 as ran_s from agentrt.attempts order by fence"
-gaps = "select extract(epoch from claimed_at - lag(ended_at) over (order by fence))::float8 as gap_s from agentrt.attempts order by fence"
+runs = """select attempt, reason, kind, extract(epoch from ended_at - claimed_at)::float8 as ran_s
+            from agentrt.attempts order by fence"""
+gaps = """select extract(epoch from claimed_at - lag(ended_at) over (order by fence))::float8 as gap_s
+            from agentrt.attempts order by fence"""
 
 
 @agent(retry=quick, timeout_s=limit_s)
@@ -70,7 +72,9 @@ async def test_a_job_that_overruns_its_limit_uses_its_attempts_with_their_waits_
             await job.result(timeout_s=30)
     assert failed.value.reason == "timeout"
     attempts = await sql.rows(runs)
-    assert [(row["attempt"], row["reason"], row["kind"]) for row in attempts] == [(n, "timeout", "Timeout") for n in (1, 2, 3)]
+    assert [(row["attempt"], row["reason"], row["kind"]) for row in attempts] == [
+        (n, "timeout", "Timeout") for n in (1, 2, 3)
+    ]
     assert all(row["ran_s"] >= limit_s * 0.9 for row in attempts)
     assert all(row["gap_s"] >= quick.base_s * 0.99 for row in (await sql.rows(gaps))[1:])
 
@@ -84,10 +88,14 @@ async def test_a_timeout_error_of_the_agents_own_is_a_plain_failure(
             await failing.options(timeout_s=30).ask()
     assert failed.value.reason == "error"
     attempts = await sql.rows(runs)
-    assert [(row["attempt"], row["reason"], row["kind"]) for row in attempts] == [(n, "error", "TimeoutError") for n in (1, 2, 3)]
+    assert [(row["attempt"], row["reason"], row["kind"]) for row in attempts] == [
+        (n, "error", "TimeoutError") for n in (1, 2, 3)
+    ]
 
 
-async def test_a_cancel_on_request_is_neither_and_is_not_retried(database: str, client: agentrt.Client, sql: Sql) -> None:
+async def test_a_cancel_on_request_is_neither_and_is_not_retried(
+    database: str, client: agentrt.Client, sql: Sql
+) -> None:
     started: list[int] = []
 
     @agent(retry=quick, timeout_s=60)

@@ -55,7 +55,9 @@ async def test_after_cancelled_an_agent_does_nothing_and_what_is_done_stays_done
     notes: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for note in worker.notes():
         notes[note["job"]].append(note)
-    rows = await sql.rows("select id, state, result::text as result, extract(epoch from finished_at)::float8 as at from agentrt.history")
+    rows = await sql.rows(
+        "select id, state, result::text as result, extract(epoch from finished_at)::float8 as at from agentrt.history"
+    )
     assert sorted(row["id"] for row in rows) == sorted(needed)  # one end each
     for row in rows:
         kinds = [note["kind"] for note in notes[row["id"]]]

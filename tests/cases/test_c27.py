@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -83,12 +84,20 @@ async def cleans_up_in_a_group() -> None:
         done.append("cleaned")
 
 
-agents = [returns, raises, fails, postpones, returns_what_cannot_be_stored, cleans_up, cleans_up_in_a_group]
+agents: list[agentrt.Agent[..., Any]] = [
+    returns,
+    raises,
+    fails,
+    postpones,
+    returns_what_cannot_be_stored,
+    cleans_up,
+    cleans_up_in_a_group,
+]
 
 
 @pytest.mark.parametrize("cancelled", agents, ids=lambda a: a.name)
 async def test_a_cancelled_job_ends_as_cancelled_whatever_its_agent_makes_of_it(
-    cancelled: agentrt.Agent[[], object], database: str, client: agentrt.Client, sql: Sql
+    cancelled: agentrt.Agent[..., Any], database: str, client: agentrt.Client, sql: Sql
 ) -> None:
     done.clear()
 

@@ -68,7 +68,7 @@ async def to_another(bad: str, ask: bool) -> None:
         await echo.send(json.loads(bad))
 
 
-agents = [anything, echo, nested_result, in_a_step, under_a_step_name, to_another]
+agents: list[agentrt.Agent[..., Any]] = [anything, echo, nested_result, in_a_step, under_a_step_name, to_another]
 
 
 @pytest.mark.parametrize(("arguments", "path"), bad_arguments, ids=ascii)
@@ -76,7 +76,7 @@ async def test_a_message_with_it_is_refused_with_its_path_and_nothing_is_sent(
     arguments: dict[str, Any], path: str, client: agentrt.Client, sql: Sql
 ) -> None:
     for address in (anything, agentrt.to("anything")):
-        with pytest.raises(PayloadInvalid, match="NUL|surrogate") as refused:
+        with pytest.raises(PayloadInvalid, match=r"NUL|surrogate") as refused:
             await address.send(**arguments)
         assert refused.value.path == f"anything.{path}"
         with pytest.raises(PayloadInvalid):
@@ -87,7 +87,9 @@ async def test_a_message_with_it_is_refused_with_its_path_and_nothing_is_sent(
 
 
 @pytest.mark.parametrize("bad", bad_texts, ids=ascii)
-async def test_the_command_line_refuses_it_in_one_line(bad: str, start: Start, client: agentrt.Client, sql: Sql) -> None:
+async def test_the_command_line_refuses_it_in_one_line(
+    bad: str, start: Start, client: agentrt.Client, sql: Sql
+) -> None:
     for payload in ({"text": bad}, {"nest": [{bad: 1}]}):
         line = await refused_by_the_command_line(start, sql, "anything", json.dumps(payload))
         assert next(iter(payload)) in line
@@ -108,21 +110,39 @@ async def test_a_row_by_plain_sql_with_it_ends_and_is_never_stuck(
     database: str, client: agentrt.Client, sql: Sql
 ) -> None:
     async with supervising(database, *agents, poll_s=600):
-        nul = await insert(sql, "echo", r'{"text": "a\u0000b"}')  # a json column takes the escape; as a result it is refused
+        nul = await insert(
+            sql, "echo", r'{"text": "a\u0000b"}'
+        )  # a json column takes the escape; as a result it is refused
         assert "NUL" in await failed_at_once(sql, nul, "unstorable")
         taken = await insert(sql, "anything", r'{"text": "a\u0000b"}')
         await sql.until(taken, "succeeded", within_s=15)
-        for payload in (r'{"text": "a\ud800b"}', r'{"text": "\udc00"}', r'{"te\ud800xt": "x"}', r'{"nest": {"\ud800": 1}}'):
+        for payload in (
+            r'{"text": "a\ud800b"}',
+            r'{"text": "\udc00"}',
+            r'{"te\ud800xt": "x"}',
+            r'{"nest": {"\ud800": 1}}',
+        ):
             for name in ("echo", "anything"):
                 assert name in await failed_at_once(sql, await insert(sql, name, payload), "invalid")
 
 
 @pytest.mark.parametrize(
     "payload",
-    ["null", "[]", '"text"', "5", "{}", '{"text": 5}', '{"text": null}', '{"text": "x", "more": 1}', '{"TEXT": "x"}',
-     '{"text": ' + "[" * 3_000 + "]" * 3_000 + "}", '{"text": ["' + "x" * 100_000 + '"]}'],
+    [
+        "null",
+        "[]",
+        '"text"',
+        "5",
+        "{}",
+        '{"text": 5}',
+        '{"text": null}',
+        '{"text": "x", "more": 1}',
+        '{"TEXT": "x"}',
+        '{"text": ' + "[" * 3_000 + "]" * 3_000 + "}",
+        '{"text": ["' + "x" * 100_000 + '"]}',
+    ],
     ids=lambda payload: payload[:20],
-)  # fmt: skip
+)
 async def test_a_row_by_plain_sql_that_does_not_fit_the_schema_fails_at_once_in_one_line(
     payload: str, database: str, client: agentrt.Client, sql: Sql
 ) -> None:

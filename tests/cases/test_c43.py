@@ -66,7 +66,7 @@ async def in_a_step(text: str) -> None:
 async def exact(amount: Decimal) -> None: ...
 
 
-agents = [typed, nested, untyped, result, typed_result, in_a_step, exact]
+agents: list[agentrt.Agent[..., Any]] = [typed, nested, untyped, result, typed_result, in_a_step, exact]
 
 
 @pytest.mark.parametrize("bad", bad_numbers)
@@ -123,7 +123,9 @@ async def test_a_result_with_it_fails_the_job_and_is_kept_in_a_marked_form_never
         ):
             job = await returning.send(repr(bad))
             assert path in await failed_at_once(sql, job.id, "unstorable")
-            assert json.loads(await sql.value("select result::text from agentrt.history where id = $1", job.id)) == stored
+            assert (
+                json.loads(await sql.value("select result::text from agentrt.history where id = $1", job.id)) == stored
+            )
 
 
 @pytest.mark.parametrize("bad", bad_numbers)

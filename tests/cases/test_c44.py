@@ -52,7 +52,7 @@ async def in_a_step(which: int) -> None:
     await step(count)
 
 
-agents = [typed, untyped, as_float, result, typed_result, in_a_step]
+agents: list[agentrt.Agent[..., Any]] = [typed, untyped, as_float, result, typed_result, in_a_step]
 
 
 def named(n: int) -> str:

@@ -35,11 +35,11 @@ async def _prompt_again(sql: Sql, program: Program) -> None:
 
 
 async def test_after_an_outage_shorter_than_the_lease_every_job_has_run_once(own: OwnServer, start: Start) -> None:
-    options = ("--slots", "10", "--lease", "60", "--poll", "600")
+    options = ("--slots", "10", "--lease", "20", "--poll", "600")
     program = start("run", agents, *options, environ={"AGENTRT_DATABASE_URL": own.dsn})
     await program.until("supervisor.started")
     async with own.sql() as sql:
-        short, _ = await _all_slots_taken_and_a_queue(sql, program, short_s=3, long_s=12)
+        short, _ = await _all_slots_taken_and_a_queue(sql, program, short_s=3, long_s=14)
     own.stop()
 
     async def five_ended() -> bool:
@@ -47,6 +47,7 @@ async def test_after_an_outage_shorter_than_the_lease_every_job_has_run_once(own
 
     await program.until("database.lost")
     await eventually(five_ended, what="the five short jobs have ended, the long ones not")
+    await program.until("lease.beat_failed", count=10)  # those that ended keep their lease until that is stored
     own.start()
 
     async with own.sql() as sql:

@@ -1,4 +1,4 @@
-"""C61, security: names are built into SQL: a quote breaks out, capitals break LISTEN, and beyond 63 bytes two names become one."""
+"""C61, security: names are built into SQL: a quote breaks out, capitals break LISTEN, and two long names become one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,37 @@ from tests.support import Sql
 
 pytestmark = pytest.mark.case
 names = [
-    "it's", 'say "hi"', "a; drop table agentrt.jobs; --", "with-hyphen", "WithCapitals", "with space", "🦦 otter", "%s $1 :name {x}",
-    "back\\slash", "new\nline", "agentrt.ready", "'", '"', "x" * 70 + "1", "x" * 70 + "2", "x" * 200,
-]  # fmt: skip
+    "it's",
+    'say "hi"',
+    "a; drop table agentrt.jobs; --",
+    "with-hyphen",
+    "WithCapitals",
+    "with space",
+    "🦦 otter",
+    "%s $1 :name {x}",
+    "back\\slash",
+    "new\nline",
+    "agentrt.ready",
+    "'",
+    '"',
+    "x" * 70 + "1",
+    "x" * 70 + "2",
+    "x" * 200,
+]
 schemas = ["UPPER", "with-hyphen", "_under", "select", "a" * 48]
-bad_schemas = ["", "it's", 'say "hi"', "a; drop schema public", "with space", "pg_mine", "🦦", "a" * 49, "a" * 63 + "1", "1st", "a.b"]
+bad_schemas = [
+    "",
+    "it's",
+    'say "hi"',
+    "a; drop schema public",
+    "with space",
+    "pg_mine",
+    "🦦",
+    "a" * 49,
+    "a" * 63 + "1",
+    "1st",
+    "a.b",
+]
 
 
 @pytest.fixture
@@ -93,7 +119,9 @@ async def test_any_schema_name_that_is_allowed_works_with_prompt_wake_ups(
 
 
 @pytest.mark.parametrize("schema", bad_schemas)
-async def test_a_schema_name_that_is_not_allowed_is_refused_with_its_rule(schema: str, database: str, start: Start) -> None:
+async def test_a_schema_name_that_is_not_allowed_is_refused_with_its_rule(
+    schema: str, database: str, start: Start
+) -> None:
     with pytest.raises(ConfigError, match="schema name"):
         async with agentrt.connect(database, schema=schema):
             pass

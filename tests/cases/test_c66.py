@@ -91,7 +91,6 @@ _broken = {  # the files, and what is said of agents.py or helper.py: its line, 
     "asserts": ({"agents.py": "assert 1 == 2\n"}, "agents", "1: AssertionError.*"),
     "exits": ({"agents.py": "import sys\nsys.exit(7)\n"}, "agents", "2: SystemExit: 7"),
     "exits as if done": ({"agents.py": "import sys\nsys.exit()\n"}, "agents", "2: SystemExit.*"),
-    "holds a NUL": ({"agents.py": "x = '\0'\n"}, "agents", ".+: SyntaxError: .+"),
 }
 
 
@@ -130,3 +129,12 @@ async def test_a_module_that_is_not_there_or_is_none_is_said_in_one_line(
     assert await program.ended() == 2
     (line,) = program.log().splitlines()
     assert re.fullmatch(said.format(folder=re.escape(str(tmp_path))), line), line
+
+
+async def test_a_file_that_is_no_text_is_refused_in_one_line(tmp_path: Path) -> None:
+    _project(tmp_path, {"agents.py": "x = '\0'\n"})
+    program = Program(["run", "agents"], tmp_path, no_database)
+    assert await program.ended() == 2
+    (line,) = program.log().splitlines()
+    assert re.fullmatch(r"agentrt: Module 'agents' cannot be imported: .*SyntaxError: .+ null bytes", line), line
+    assert "None" not in line

@@ -8,7 +8,7 @@ import pytest
 
 import agentrt
 from tests.conftest import Start
-from tests.support import Sql
+from tests.support import Sql, eventually
 
 pytestmark = pytest.mark.case
 soon_s = 10.0  # the look behind lost hints comes after 30 s
@@ -71,9 +71,11 @@ async def test_a_waiter_in_another_process_hears_of_every_end_at_once(
 
 async def _watched(sql: Sql, job_id: int) -> None:
     """Until the waiter has looked, and only a hint can tell it more."""
-    async with asyncio.timeout(soon_s):
-        while not await sql.value("select watched from agentrt.jobs where id = $1", job_id):
-            await asyncio.sleep(0.01)
+
+    async def look() -> bool:
+        return bool(await sql.value("select watched from agentrt.jobs where id = $1", job_id))
+
+    await eventually(look)
 
 
 @timeouts

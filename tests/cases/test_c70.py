@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ async def chain(names: list[str]) -> list[int]:
     return [now.job_id, now.root, *(await chain.ask(names[1:]) if names else [])]
 
 
-agents = [broken, endless, asker, careless, chain]
+agents: list[agentrt.Agent[..., Any]] = [broken, endless, asker, careless, chain]
 
 
 @pytest.mark.parametrize("key", [None, "k"])
@@ -73,12 +74,16 @@ async def test_the_asker_hears_within_its_timeout_that_nobody_answers(
     assert await sql.state(int(asked_id)) == "ready"
 
 
-async def test_the_asker_hears_that_the_job_asked_was_cancelled(database: str, client: agentrt.Client, sql: Sql) -> None:
+async def test_the_asker_hears_that_the_job_asked_was_cancelled(
+    database: str, client: agentrt.Client, sql: Sql
+) -> None:
     async with supervising(database, *agents, poll_s=600):
         job = await asker.send("endless", 60, None)
 
         async def asked() -> int | None:
-            found: int | None = await sql.value("select id from agentrt.jobs where parent = $1 and status = 'running'", job.id)
+            found: int | None = await sql.value(
+                "select id from agentrt.jobs where parent = $1 and status = 'running'", job.id
+            )
             return found
 
         asked_id = await eventually(asked)
@@ -97,7 +102,9 @@ async def test_an_asker_that_does_not_catch_it_fails_with_the_error_of_the_job_a
         with pytest.raises(agentrt.JobFailed) as failed:
             await job.result(timeout_s=15)
     (asked_id,) = [row["id"] for row in await sql.rows("select id from agentrt.history where agent = 'broken'")]
-    assert failed.value.error.endswith(f"JobFailed: Job {asked_id} (broken) failed, error: ValueError: the oven is cold")
+    assert failed.value.error.endswith(
+        f"JobFailed: Job {asked_id} (broken) failed, error: ValueError: the oven is cold"
+    )
 
 
 async def test_a_chain_of_asks_shares_one_root(database: str, client: agentrt.Client, sql: Sql) -> None:

@@ -37,7 +37,8 @@ async def test_jobs_of_one_transaction_run_in_the_order_of_their_insertion_withi
     priorities = [random.randint(0, 9) if mixed else 5 for _ in range(jobs_count)]
     to = agentrt.to("numbered")
     messages = [
-        to.options(priority=priority, dedup=f"d{n % 7}-{n}" if dedup else None).message(n=n) for n, priority in enumerate(priorities)
+        to.options(priority=priority, dedup=f"d{n % 7}-{n}" if dedup else None).message(n=n)
+        for n, priority in enumerate(priorities)
     ]
     connection = await asyncpg.connect(database)
     async with connection.transaction():

@@ -48,7 +48,10 @@ async def test_the_messages_of_a_key_are_handled_one_at_a_time_in_order_over_all
     async def chat(n: int) -> None:
         await watch.handle(n)
 
-    async with supervising(database, chat, slots=8, poll_s=600) as one, supervising(database, chat, slots=8, poll_s=600) as two:
+    async with (
+        supervising(database, chat, slots=8, poll_s=600) as one,
+        supervising(database, chat, slots=8, poll_s=600) as two,
+    ):
         jobs = [await chat[key].send(n) for n in range(messages_count) for key in keys]
         await asyncio.gather(*(job.result(timeout_s=60) for job in jobs))
         assert one.stats.claimed["poll"] + two.stats.claimed["poll"] == 0
