@@ -7,10 +7,10 @@ BIN = $(VENV)/bin
 .PHONY: demo run test check cases chaos bench-wake format clean
 
 demo: $(VENV)/.demo            ## one question through a real model to a Discord double, and out
-	$(BIN)/python -m agentrt.testing.demo
+	$(BIN)/python -m agentrt.cli.demo
 
 run: $(VENV)/.demo             ## the same services, kept up
-	$(BIN)/python -m agentrt.testing.demo --stay
+	$(BIN)/python -m agentrt.cli.demo --stay
 
 test: $(VENV)/.dev             ## the test suite on a real database
 	$(BIN)/python -m pytest

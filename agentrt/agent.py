@@ -25,6 +25,7 @@ from agentrt.model import (
     delay_s_max,
     priority_lowest,
     require_name,
+    require_whole,
     require_within,
 )
 
@@ -56,16 +57,14 @@ class Options:
                 raise UsageError(
                     f"dedup is {self.dedup!r}; values that begin with {_own_dedup!r} are the runtime's own."
                 )
-        require_within("priority", self.priority, 0, priority_lowest)
+        require_whole("priority", self.priority, 0, priority_lowest)
         require_within("delay_s", self.delay_s, 0, delay_s_max)
         if self.max_attempts is not None:
-            require_within("max_attempts", self.max_attempts, 1, attempts_max)
+            require_whole("max_attempts", self.max_attempts, 1, attempts_max)
         if self.timeout_s is not None:
             require_within("timeout_s", self.timeout_s, 0.001, delay_s_max)
         if self.run_at is not None:
             require_aware("run_at", self.run_at)
-            if self.run_at.year < 1970:
-                raise UsageError(f"run_at is {self.run_at.isoformat()}; a time before 1970 is no time to run at.")
             if self.run_at > datetime.now(UTC) + timedelta(seconds=delay_s_max):
                 raise UsageError(
                     f"run_at is {self.run_at.isoformat()}; at most {delay_s_max / 86400 / 366:g} years ahead are allowed."
@@ -112,7 +111,7 @@ class Address(Generic[P, R]):
             raise UsageError(f"{self.name}.options() does not know {wrong}. It takes: {known}.") from None
         return changed
 
-    def message(self, *args: P.args, **kwargs: P.kwargs) -> Message[R]:
+    def message(self, /, *args: P.args, **kwargs: P.kwargs) -> Message[R]:
         """Check and encode a message without sending it. Raises `PayloadInvalid` with the path to what is wrong."""
         payload = codec.encode(self._arguments(args, kwargs), self._schema, at=self.name)
         options = self._options
@@ -122,13 +121,13 @@ class Address(Generic[P, R]):
             key=options.key,
             priority=options.priority,
             delay_s=options.delay_s,
-            run_at=options.run_at,
+            run_at=options.run_at if options.run_at is not None and options.run_at > datetime.now(UTC) else None,
             max_attempts=options.max_attempts,
             dedup=options.dedup,
         )
         return Message(job, self._result_schema, options)
 
-    async def send(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    async def send(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a message; it is durable when this returns (with `connection=`: when that transaction commits).
 
         Inside an agent the message is sent once, however often the attempt is repeated.
@@ -141,7 +140,7 @@ class Address(Generic[P, R]):
         (job,) = await send_many([self.message(*args, **kwargs)])
         return cast("Job[R]", job)
 
-    async def ask(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def ask(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Send, and wait for the result; the asker holds no slot meanwhile.
 
         Raises:
@@ -189,15 +188,14 @@ class Agent(Address[P, R]):
         if not callable(fn) or isinstance(fn, type):
             raise UsageError(f"@agent was put on {fn!r}; it goes on a coroutine function or a plain function.")
         own_name = name or fn.__name__
+        require_name("agent name", own_name)
         super().__init__(own_name, codec.arguments_adapter(fn, own_name), codec.result_adapter(fn))
-        for what, value, low in (
-            ("concurrency", concurrency, 1),
-            ("limit", limit, 1),
-            ("timeout_s", timeout_s, 0.001),
-            ("lease_s", lease_s, 0.3),
-        ):
-            if value is not None:
-                require_within(f"agent {own_name!r}: {what}", value, low, delay_s_max)
+        for what, count in (("concurrency", concurrency), ("limit", limit)):
+            if count is not None:
+                require_whole(f"agent {own_name!r}: {what}", count, 1, attempts_max)
+        for what, seconds, least in (("timeout_s", timeout_s, 0.001), ("lease_s", lease_s, 0.3)):
+            if seconds is not None:
+                require_within(f"agent {own_name!r}: {what}", seconds, least, delay_s_max)
         if order not in ("strict", "loose"):
             raise UsageError(f"agent {own_name!r}: order is {order!r}; it must be 'strict' or 'loose'.")
         self.fn = fn
@@ -209,7 +207,7 @@ class Agent(Address[P, R]):
         self.order = order
         self.__doc__ = fn.__doc__
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
         return call(self.fn, *args, **kwargs)
 
     def policy(self, default_lease_s: float) -> AgentPolicy:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any, NotRequired, get_type_hints
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 from typing_extensions import TypedDict
 
@@ -23,6 +26,7 @@ from agentrt.model import error_chars_max, payload_bytes_max
 Adapter = TypeAdapter[Any]
 anything: Adapter = TypeAdapter(Any)
 _int_min, _int_max = -(2**63), 2**63 - 1
+_may_overflow = re.compile(r"[eE]\+?\d{3}|NaN|Infinity")
 
 
 def encode(value: Any, adapter: Adapter = anything, *, at: str = "$", bytes_max: int = payload_bytes_max) -> bytes:
@@ -32,24 +36,35 @@ def encode(value: Any, adapter: Adapter = anything, *, at: str = "$", bytes_max:
         PayloadInvalid: it does not fit the schema, or would come back as something else; names the path from `at`.
         PayloadTooLarge: over `bytes_max` bytes.
     """
+    try:
+        return _encode(value, adapter, at, bytes_max)
+    except RecursionError:
+        raise PayloadInvalid(at, "it is nested too deeply, or holds itself.") from None
+
+
+def _encode(value: Any, adapter: Adapter, at: str, bytes_max: int) -> bytes:
     validated = _validated(lambda: adapter.validate_python(value, strict=True), at)
+    _require_same(value, validated, at, by_schema=True)
     try:
         plain = adapter.dump_python(validated, mode="json", warnings="error")
-    except (PydanticSerializationError, ValueError, RecursionError) as error:
+    except (PydanticSerializationError, ValueError) as error:
         _require_plain(validated, at)  # names the path of what it finds
         raise PayloadInvalid(at, f"{type(validated).__name__} cannot be stored as JSON: {_first_line(error)}") from None
     _require_plain(plain, at)
     text = orjson.dumps(plain)
     if len(text) > bytes_max:
         raise PayloadTooLarge(at, f"it takes {len(text):,} bytes as JSON; at most {bytes_max:,} are allowed.")
-    back = _validated(lambda: adapter.validate_json(text, strict=True), at)
-    _require_same(validated, back, at)
+    _require_same(validated, _validated(lambda: adapter.validate_json(text, strict=True), at), at)
     return text
 
 
 def decode(text: str | bytes, adapter: Adapter = anything, *, at: str = "$") -> Any:
     """The value of a stored JSON text under `adapter`. Raises `PayloadInvalid` when it does not fit."""
-    return _validated(lambda: adapter.validate_json(text, strict=True), at)
+    value = _validated(lambda: adapter.validate_json(text, strict=True), at)
+    if _may_overflow.search(text if isinstance(text, str) else text.decode(errors="replace")):
+        _require_same(value, value, at)  # 1e400 is read as infinity, which nobody sent
+        parse(text)  # NaN is no JSON
+    return value
 
 
 def parse(text: str | bytes) -> Any:
@@ -70,7 +85,7 @@ def arguments_adapter(fn: Callable[..., Any], name: str) -> Adapter:
 
     Raises `UsageError` when the signature has parameters that a message cannot name.
     """
-    fields: dict[str, Any] = {}
+    schema_fields: dict[str, Any] = {}
     hints = _hints(fn, name)
     for parameter in inspect.signature(fn).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -79,8 +94,8 @@ def arguments_adapter(fn: Callable[..., Any], name: str) -> Adapter:
             )
         annotation = hints.get(parameter.name, Any)
         required = parameter.default is parameter.empty
-        fields[parameter.name] = annotation if required else NotRequired[annotation]
-    schema = TypedDict(name, fields)  # type: ignore[misc]  # name and fields are known only at run time
+        schema_fields[parameter.name] = annotation if required else NotRequired[annotation]
+    schema = TypedDict(name, schema_fields)  # type: ignore[misc]  # name and fields are known only at run time
     setattr(schema, "__pydantic_config__", {"extra": "forbid"})  # noqa: B010 - an attribute that the type cannot declare
     try:
         return TypeAdapter(schema)
@@ -165,8 +180,14 @@ def _require_plain(value: Any, path: str) -> None:
         raise PayloadInvalid(path, f"{kind.__name__} cannot be stored as JSON.")
 
 
-def _require_same(sent: Any, back: Any, path: str) -> None:
-    """Refuse a value whose decoded form differs in type or content anywhere."""
+def _require_same(sent: Any, back: Any, path: str, *, by_schema: bool = False) -> None:
+    """Refuse a value whose decoded form differs in type or content anywhere.
+
+    `by_schema`: `back` is what the schema made of it. Types must be the same all the same, but an annotated validator may
+    change a value (strip a text), and a whole number may stand for a float that equals it (PEP 484).
+    """
+    if by_schema and type(sent) is int and type(back) is float and int(back) == sent and _int_min <= sent <= _int_max:
+        return
     if isinstance(sent, float) and not math.isfinite(sent):
         raise PayloadInvalid(path, f"{sent} has no form in JSON.")
     if type(sent) is not type(back):
@@ -174,21 +195,37 @@ def _require_same(sent: Any, back: Any, path: str) -> None:
             path,
             f"{type(sent).__name__} would come back as {type(back).__name__}. Annotate the parameter, or convert it.",
         )
+    parts = _parts(sent, back)
+    if parts is None:
+        if not by_schema and sent != back:
+            raise PayloadInvalid(
+                path, f"{storable_text(repr(sent), 80)} would come back as {storable_text(repr(back), 80)}."
+            )
+        return
+    for name, one, other in parts:
+        if one is _absent or other is _absent:
+            raise PayloadInvalid(f"{path}{name}", "it would not come back under the same name or place.")
+        _require_same(one, other, f"{path}{name}", by_schema=by_schema)
+
+
+_absent = object()
+
+
+def _parts(sent: Any, back: Any) -> list[tuple[str, Any, Any]] | None:
+    """The parts of two values of one type side by side, each with its path; None for what has no parts."""
     if isinstance(sent, dict):
-        if list(sent) != list(back) or any(type(a) is not type(b) for a, b in zip(sent, back, strict=True)):
-            keys = next((k for k, b in zip(sent, back, strict=False) if k != b or type(k) is not type(b)), "?")
-            raise PayloadInvalid(path, f"the key {keys!r} ({type(keys).__name__}) would come back as something else.")
-        for name in sent:
-            _require_same(sent[name], back[name], f"{path}.{name}")
-    elif isinstance(sent, (list, tuple)):
-        if len(sent) != len(back):
-            raise PayloadInvalid(path, f"{len(sent)} items would come back as {len(back)}.")
-        for index, (a, b) in enumerate(zip(sent, back, strict=True)):
-            _require_same(a, b, f"{path}[{index}]")
-    elif sent != back:
-        raise PayloadInvalid(
-            path, f"{storable_text(repr(sent), 80)} would come back as {storable_text(repr(back), 80)}."
-        )
+        by_key = {(type(key), key): value for key, value in back.items()}
+        parts = [(f".{key}", value, by_key.pop((type(key), key), _absent)) for key, value in sent.items()]
+        return parts + [(f".{key}", _absent, value) for (_, key), value in by_key.items()]
+    if isinstance(sent, (list, tuple)):
+        pairs = zip_longest(sent, back, fillvalue=_absent)
+        return [(f"[{index}]", one, other) for index, (one, other) in enumerate(pairs)]
+    if isinstance(sent, BaseModel):
+        return [(f".{name}", value, back.__dict__.get(name, _absent)) for name, value in sent.__dict__.items()]
+    if is_dataclass(sent):
+        names = [field.name for field in fields(sent)]
+        return [(f".{name}", getattr(sent, name), getattr(back, name)) for name in names]
+    return None
 
 
 def _mark(value: Any, depth: int) -> Any:

@@ -194,6 +194,10 @@ def _name_of(fn: Callable[..., Any]) -> str:
 
 def require_aware(name: str, moment: datetime) -> None:
     """Refuse a time without zone: it means another moment in each process. Raises `UsageError`."""
+    if not isinstance(moment, datetime):
+        raise UsageError(
+            f"{name} is {moment!r}; it must be a datetime with a time zone: datetime.now(timezone.utc) + …"
+        )
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise UsageError(
             f"{name} is {moment.isoformat()}, without a time zone. Give one: datetime.now(timezone.utc) + …"

@@ -53,6 +53,10 @@ class StoreUnavailable(StoreError):
     """
 
 
+class StoreRefused(StoreError):
+    """The database refused the values of a statement (class 22, 23 or 54 of PostgreSQL's error codes). Nothing was written."""
+
+
 class SchemaOutdated(StoreError):
     """The tables are older or newer than this agentrt; the text says which command mends it."""
 

@@ -21,6 +21,7 @@ error_chars_max = 8_000
 traceback_chars_max = 16_000
 name_chars_max = 200
 delay_s_max = 10 * 366 * 86_400.0
+retry_after_s_min = 0.1  # costs no attempt, so it must not become a busy loop
 send_batch_max = 500  # each distinct key holds a lock until commit
 attempts_max = 1_000_000
 priority_lowest = 9
@@ -58,7 +59,7 @@ class Retry:
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
-        require_within("max_attempts", self.max_attempts, 1, attempts_max)
+        require_whole("max_attempts", self.max_attempts, 1, attempts_max)
         require_within("base_s", self.base_s, 0, delay_s_max)
         require_within("factor", self.factor, 1, 1_000)
         require_within("cap_s", self.cap_s, 0, delay_s_max)
@@ -202,6 +203,13 @@ def require_within(name: str, value: float, low: float, high: float) -> None:
     """Refuse a number outside its limits, naming both. Raises `UsageError`."""
     if not isinstance(value, (int, float)) or not low <= value <= high:
         raise UsageError(f"{name} is {value!r}; it must be a number from {low:g} to {high:g}.")
+
+
+def require_whole(name: str, value: int, low: int, high: int) -> None:
+    """Refuse what is no whole number within its limits. Raises `UsageError`."""
+    require_within(name, value, low, high)
+    if type(value) is not int:
+        raise UsageError(f"{name} is {value!r}; it must be a whole number from {low} to {high}.")
 
 
 def require_name(what: str, value: str) -> None:

@@ -37,7 +37,7 @@ def server() -> Iterator[str]:
     if given := os.environ.get("AGENTRT_TEST_DATABASE_URL"):
         yield given
     elif _docker_answers():
-        from testcontainers.postgres import PostgresContainer
+        from testcontainers.community.postgres import PostgresContainer
 
         with PostgresContainer("postgres:18") as container:
             yield container.get_connection_url(driver=None)

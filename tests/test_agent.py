@@ -108,7 +108,7 @@ def test_a_setting_out_of_its_limits_is_refused_where_it_is_declared(settings: d
     ids=str,
 )
 def test_a_retry_policy_out_of_its_limits_is_refused_where_it_is_made(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=rf"{next(iter(wrong))} is .* must be a number from"):
+    with pytest.raises(UsageError, match=rf"{next(iter(wrong))} is .* must be a (whole )?number from"):
         Retry(**wrong)
 
 
@@ -179,7 +179,7 @@ bad: list[dict[str, Any]] = [
     {"run_at": datetime(2030, 1, 1)},  # noqa: DTZ001 - the fault under test
     {"run_at": "2030-01-01"},
     {"run_at": 1_900_000_000},
-    {"run_at": datetime.now(UTC) + timedelta(seconds=delay_s_max + 60)},
+    {"run_at": datetime.now(UTC) + timedelta(seconds=delay_s_max, days=1)},
 ]
 
 

@@ -36,6 +36,7 @@ floors = {
     "agentrt": 5,  # the door for code: the public names
     "agentrt.__main__": 5,
     "agentrt.agents": 6,  # agents are users of the public names
+    "agentrt.cli.demo": 7,  # a user of all of it
 }
 
 # A library and the rooms that may import it.
@@ -66,10 +67,7 @@ _sql = re.compile(
 class Module:
     name: str
     path: Path
-
-    @cached_property
-    def text(self) -> str:
-        return self.path.read_text("utf-8")
+    text: str
 
     @cached_property
     def tree(self) -> ast.Module:
@@ -110,7 +108,7 @@ def find_modules() -> list[Module]:
             if folder.name == "agentrt" and parts[0] == "agents":
                 continue  # a link to agents/
             name = ".".join([prefix, *parts]).removesuffix(".__init__")
-            found.append(Module(name, path))
+            found.append(Module(name, path, path.read_text("utf-8")))
     return found
 
 

@@ -17,8 +17,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from statistics import quantiles
 
-import agentrt
 from agentrt.bench.agents import noted
+from agentrt.client import connect
 from agentrt.config import database_variable
 from agentrt.errors import StoreError
 from agentrt.store.opening import open_store
@@ -60,7 +60,7 @@ async def wake(url: str, samples: int, progress: Callable[[int], None]) -> WakeR
             async with (
                 _supervisor(url),
                 _receiver_by_hand(store.dsn) as receiver,
-                agentrt.connect(store.dsn, schema=bench_schema),
+                connect(store.dsn, schema=bench_schema),
             ):
                 ours, floor = await _alternate(sender, receiver, samples, progress)
         finally:
@@ -121,20 +121,21 @@ async def _supervisor(url: str) -> AsyncIterator[None]:
     assert process.stderr is not None
     try:
         await _line_with(process.stderr, b"supervisor.started")
-        reading = asyncio.ensure_future(process.stderr.read())  # keeps the pipe from filling
-        yield
+        async with asyncio.TaskGroup() as group:
+            group.create_task(process.stderr.read())  # keeps the pipe from filling
+            try:
+                yield
+            finally:
+                await _end(process)
     finally:
         await _end(process)
-    await reading
 
 
 @asynccontextmanager
 async def _receiver_by_hand(dsn: str) -> AsyncIterator[asyncio.StreamReader]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        by_hand.__name__,
-        env={**os.environ, "AGENTRT_BENCH_DSN": dsn},
+        *(sys.executable, "-m", "agentrt", "bench", "receive-by-hand"),
+        env={**os.environ, database_variable: dsn},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -147,7 +148,7 @@ async def _receiver_by_hand(dsn: str) -> AsyncIterator[asyncio.StreamReader]:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    with suppress(ProcessLookupError):  # it ended by itself
+    with suppress(ProcessLookupError):  # it has ended
         process.terminate()
     await process.wait()
 

@@ -15,6 +15,7 @@ from agentrt.bench.wake import wake as measure_wake
 from agentrt.cli.common import in_loop, json_option
 from agentrt.config import database_url
 from agentrt.model import require_within
+from agentrt.store.postgres import by_hand
 
 
 @click.group()
@@ -40,6 +41,12 @@ def wake(database: str | None, samples: int, as_json: bool) -> None:
         click.echo(codec.dump(report.as_dict()))
     else:
         _print(report)
+
+
+@bench.command(hidden=True)
+def receive_by_hand() -> None:
+    """The receiving side of the path by hand: a process that `wake` starts."""
+    in_loop(by_hand.receive(database_url()))
 
 
 def _print(report: WakeReport) -> None:

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +19,14 @@ from agentrt.agent import Agent
 from agentrt.cli.common import database_options, in_loop
 from agentrt.cli.loading import load_agents
 from agentrt.config import Settings, database_url, database_variable, schema_name, setup_logging
-from agentrt.engine.minder import Minder, identity_variable, life_variable, ready_variable, same_signal_s
+from agentrt.engine.minder import (
+    Minder,
+    identity_variable,
+    life_variable,
+    number_variable,
+    ready_variable,
+    same_signal_s,
+)
 from agentrt.engine.supervisor import Supervisor, SupervisorFailed
 from agentrt.errors import ConfigError, StoreError
 from agentrt.store.opening import open_store
@@ -91,7 +98,10 @@ class _Plan:
     help="At the start, the time to wait for a database that is not up yet.",
 )
 @click.option(
-    "--http", metavar="HOST:PORT", envvar="AGENTRT_HTTP", help="Serve /healthz, /readyz, /metrics and a page."
+    "--http",
+    metavar="HOST:PORT",
+    envvar="AGENTRT_HTTP",
+    help="Serve /healthz, /readyz, /metrics and a page (of several processes, the first).",
 )
 @click.option(
     "--log-level", default="info", show_default=True, envvar="AGENTRT_LOG_LEVEL", help="debug, info, warning, error."
@@ -122,6 +132,8 @@ def run(
         slots=slots, lease_s=lease_s, heartbeat_s=heartbeat_s, poll_s=poll_s, drain_s=drain_s, start_s=start_s
     )
     plan = _Plan(modules, database_url(database), schema_name(schema), settings, http, log_level)
+    if os.environ.get(number_variable, "1") != "1":
+        plan = replace(plan, http=None)  # one address, one server: the first child's
     agents = load_agents(modules)
     minded = identity_variable in os.environ
     if not minded and (processes > 1 or os.getpid() == 1):

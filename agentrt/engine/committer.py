@@ -18,7 +18,7 @@ from agentrt import codec
 from agentrt.config import redact
 from agentrt.context import Attempt
 from agentrt.engine.stats import Stats
-from agentrt.errors import StoreError, StoreUnavailable
+from agentrt.errors import StoreRefused, StoreUnavailable
 from agentrt.model import Failure, Finish, Outcome, Reschedule, State
 from agentrt.store import Store
 
@@ -63,7 +63,7 @@ class Committer:
             await self._rung.wait()
 
     async def _flush(self, batch: list[_Pending]) -> None:
-        """Store a batch and take it off the queue. Raises `StoreUnavailable` with the batch still queued."""
+        """Store a batch and take it off the queue. Raises `StoreError` with what was not stored still queued."""
         for item in batch:
             if item.outcome is None:
                 self._settle(item, accepted=False)
@@ -86,7 +86,7 @@ class Committer:
             for item in items:
                 item.doubtful = True
             raise
-        except StoreError as error:
+        except StoreRefused as error:
             await self._store_one_by_one(items, kind, write, error)
             return
         refused = [item for item in items if item.attempt.job.id not in accepted and item.doubtful]
@@ -96,7 +96,7 @@ class Committer:
             self._settle(item, accepted=item.attempt.job.id in accepted)
 
     async def _store_one_by_one(
-        self, items: list[_Pending], kind: type[O], write: Callable[..., Awaitable[set[int]]], error: StoreError
+        self, items: list[_Pending], kind: type[O], write: Callable[..., Awaitable[set[int]]], error: StoreRefused
     ) -> None:
         """The database refused the batch as a whole: find the item that it cannot take, and end that job as failed."""
         if len(items) > 1:
@@ -105,11 +105,11 @@ class Committer:
             return
         (item,) = items
         job = item.attempt.job
-        if isinstance(item.outcome, Finish) and item.outcome.failure and item.outcome.failure.reason == "unstorable":
-            raise error  # even the plain statement of the failure is refused: the fault is not in this outcome
         text = codec.storable_text(f"its outcome could not be stored: {redact(str(error))}")
-        item.outcome = Finish(job.id, job.fence, State.failed, failure=Failure("unstorable", "StoreError", text))
-        await self._store_items([item], Finish, self._store.finish)
+        plain = Finish(job.id, job.fence, State.failed, failure=Failure("unstorable", "StoreRefused", text))
+        accepted = await self._store.finish([plain], keyed=job.key is not None, limited=job.limited)
+        item.outcome = plain  # only now: had this been refused too, the fault would not be in the outcome
+        self._settle(item, accepted=job.id in accepted)
 
     def _settle(self, item: _Pending, *, accepted: bool) -> None:
         job = item.attempt.job

@@ -126,9 +126,11 @@ class Janitor:
         }
         while True:
             self._heard_bell.clear()
+            listening = self._listener.connection  # one that began to listen after the bell was rung proves nothing
             await self._store.beat(self._supervisor, {**about, "state": self.state})
             self.on_beat()
-            if self._listener.listening and not await self._hears_itself():
+            same = listening is not None and listening is self._listener.connection
+            if same and not await self._hears_itself():
                 await self._listener.rebuild(f"its own bell was not heard within {self._settings.deaf_s:g} s")
             await self.beat_bell.wait(self._settings.beat_s)
 

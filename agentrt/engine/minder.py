@@ -26,6 +26,7 @@ log = structlog.get_logger("agentrt.minder")
 life_variable = "AGENTRT_LIFE_FD"
 ready_variable = "AGENTRT_READY_FD"
 identity_variable = "AGENTRT_SUPERVISOR_ID"
+number_variable = "AGENTRT_CHILD"
 starts_max = 5  # in a row that never became ready
 respawn = Retry(base_s=0.2, factor=2, cap_s=5, jitter=0.2)
 usage_exit = 2
@@ -140,6 +141,7 @@ class Minder:
             life_variable: str(life_read),
             ready_variable: str(ready_write),
             identity_variable: str(place.supervisor),
+            number_variable: str(place.number),
         }
         # A process group of its own: Ctrl-C in a terminal reaches the minder alone, which passes it on once.
         place.pid = os.posix_spawn(
@@ -152,6 +154,9 @@ class Minder:
         )
         os.close(life_read)
         os.close(ready_write)
+        if self._signals:  # it came while the child was made, before its pid was known
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(place.pid, signal.SIGTERM)
         log.info("child.started", child=place.number, pid=place.pid, supervisor=str(place.supervisor))
 
     def _reap(self) -> None:

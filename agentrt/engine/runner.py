@@ -28,6 +28,7 @@ from agentrt.model import (
     Reschedule,
     State,
     delay_s_max,
+    retry_after_s_min,
     traceback_chars_max,
 )
 from agentrt.store import Store
@@ -160,7 +161,7 @@ class Runner:
         """As `_raised`, with a net: the exception is user code, and no property of it may cost more than this job."""
         try:
             return self._raised(attempt, agent, error)
-        except BaseException:  # noqa: BLE001 - as said
+        except BaseException:
             name = codec.storable_text(type(error).__name__, 200)
             return self._again(attempt, agent, Failure("error", name, "<its record could not be made>"))
 
@@ -173,7 +174,7 @@ class Runner:
             return None
         if isinstance(error, RetryAfter):
             failure = Failure("later", "RetryAfter", _text_of(error))
-            delay_s = min(max(error.seconds, 0.0), delay_s_max)
+            delay_s = min(max(error.seconds, retry_after_s_min), delay_s_max)
             return Reschedule(job.id, job.fence, delay_s, False, failure, self._loose(agent))
         if isinstance(error, Fail):
             return Finish(job.id, job.fence, State.failed, failure=_failure("fatal", error))
@@ -210,7 +211,7 @@ def _failure(reason: str, error: BaseException) -> Failure:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
         trace = "".join(traceback.format_exception(error))
-    except BaseException:  # noqa: BLE001 - a broken property of the user's exception; the places alone are still of use
+    except BaseException:
         trace = "".join(traceback.format_tb(error.__traceback__))
     return Failure(
         reason, codec.storable_text(name, 200), _text_of(error), codec.storable_text(redact(trace), traceback_chars_max)
@@ -220,5 +221,5 @@ def _failure(reason: str, error: BaseException) -> Failure:
 def _text_of(error: BaseException) -> str:
     try:
         return codec.storable_text(redact(str(error)))
-    except BaseException:  # noqa: BLE001 - a broken __str__ is the user's code, and may raise anything
+    except BaseException:
         return "<its text cannot be read>"

@@ -95,6 +95,10 @@ class Supervisor:
         return {"ok": self.ready and all(checks.values()), **checks, "failed_loops": dict(self._failed_loops)}
 
     @property
+    def slots(self) -> int:
+        return self._settings.slots
+
+    @property
     def running_jobs(self) -> int:
         return len(self._runner.attempts) if self.ready else 0
 

@@ -29,6 +29,11 @@ class Listener:
         self._notifier: Notifier | None = None
 
     @property
+    def connection(self) -> Notifier | None:
+        """The connection that listens now; None: there is none."""
+        return self._notifier
+
+    @property
     def listening(self) -> bool:
         return self._notifier is not None
 

@@ -38,7 +38,9 @@ async def serving(address: str, supervisor: Supervisor, store: Store) -> AsyncIt
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _extra:
             raise
-        raise ConfigError(f"--http needs the package {error.name!r}. Install it with: pip install 'agentrt[http]'") from None
+        raise ConfigError(
+            f"--http needs the package {error.name!r}. Install it with: pip install 'agentrt[http]'"
+        ) from None
     async with listening(host, port, supervisor, store) as url:
         yield url
 

@@ -41,14 +41,18 @@ class _SupervisorCollector(Collector):
         supervisor, stats = self._supervisor, self._supervisor.stats
         causes = get_args(Cause)
         yield _counter("claims", "Claim statements, by what made the claimer look.", "cause", causes, stats.claims)
-        yield _counter("claimed_jobs", "Jobs claimed, by the cause of the claim that found them.", "cause", causes, stats.claimed)
+        yield _counter(
+            "claimed_jobs", "Jobs claimed, by the cause of the claim that found them.", "cause", causes, stats.claimed
+        )
         yield _counter("outcomes", "Attempts that ended, by how.", "outcome", _outcomes, stats.outcomes)
         yield CounterMetricFamily("agentrt_swept_jobs", "Jobs taken back because their lease ran out.", stats.swept)
         yield CounterMetricFamily("agentrt_loop_stalls", "Times that an agent blocked the event loop.", stats.stalls)
-        yield _counter("loop_restarts", "Loops of the supervisor that died and were started again.", "loop", (), stats.restarts)
+        yield _counter(
+            "loop_restarts", "Loops of the supervisor that died and were started again.", "loop", (), stats.restarts
+        )
         yield GaugeMetricFamily("agentrt_ready", "1 while /readyz answers 200.", int(supervisor.health()["ok"]))
         yield GaugeMetricFamily("agentrt_running_jobs", "Jobs that this process runs now.", supervisor.running_jobs)
-        yield GaugeMetricFamily("agentrt_slots", "Jobs that this process runs at most.", supervisor._settings.slots)
+        yield GaugeMetricFamily("agentrt_slots", "Jobs that this process runs at most.", supervisor.slots)
         if self.counts is not None:
             jobs = GaugeMetricFamily(
                 "agentrt_unfinished_jobs", "Jobs of the whole database that have not ended.", labels=["agent", "state"]

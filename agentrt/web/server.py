@@ -60,7 +60,9 @@ async def _start(runner: web.AppRunner, host: str, port: int) -> str:
         site = web.TCPSite(runner, host, port)
         await site.start()
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"--http {shown}:{port} cannot be listened on: {_reason(error)}. Choose another address.") from None
+        raise ConfigError(
+            f"--http {shown}:{port} cannot be listened on: {_reason(error)}. Choose another address."
+        ) from None
     return f"http://{shown}:{site.port}/"
 
 
@@ -98,7 +100,11 @@ def _app(supervisor: Supervisor, looks: Looks) -> web.Application:
 
     app = web.Application(middlewares=[_guard], client_max_size=request_bytes_max)
     handlers: dict[str, Handler] = {
-        "/healthz": healthz, "/readyz": readyz, "/metrics": metrics_text, "/state.json": state_json, "/": index,
+        "/healthz": healthz,
+        "/readyz": readyz,
+        "/metrics": metrics_text,
+        "/state.json": state_json,
+        "/": index,
     }
     for path, handler in handlers.items():
         app.router.add_get(path, handler)
@@ -132,7 +138,9 @@ class _ToLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         quiet = record.levelno < logging.ERROR or isinstance(error, HttpProcessingError)
-        (log.debug if quiet else log.error)("http.server", message=record.getMessage(), error=repr(error) if error else None)
+        (log.debug if quiet else log.error)(
+            "http.server", message=record.getMessage(), error=repr(error) if error else None
+        )
 
 
 def _requests_log() -> logging.Logger:

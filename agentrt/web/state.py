@@ -29,8 +29,11 @@ class View:
         """`problem` says why the tables are missing, when they are."""
         state: dict[str, object] = {
             "process": {
-                "id": str(self._supervisor.id), "host": self._host, "pid": os.getpid(),
-                "running": self._supervisor.running_jobs, "slots": self._supervisor._settings.slots,
+                "id": str(self._supervisor.id),
+                "host": self._host,
+                "pid": os.getpid(),
+                "running": self._supervisor.running_jobs,
+                "slots": self._supervisor.slots,
                 "health": self._supervisor.health(),
             },
             "problem": None,
@@ -52,8 +55,13 @@ class View:
 
 def _supervisor_entry(row: JobRow, now: datetime) -> dict[str, object]:
     return {
-        "id": str(row["id"]), "host": row["host"], "pid": row["pid"], "agents": sorted(row["agents"]), "slots": row["slots"],
-        "state": "gone" if row["silent_s"] > gone_after_s else row["state"], "silent_s": row["silent_s"],
+        "id": str(row["id"]),
+        "host": row["host"],
+        "pid": row["pid"],
+        "agents": sorted(row["agents"]),
+        "slots": row["slots"],
+        "state": "gone" if row["silent_s"] > gone_after_s else row["state"],
+        "silent_s": row["silent_s"],
         "up_s": seconds_between(row["started_at"], now),
     }
 
@@ -62,16 +70,22 @@ def _agent_entries(counts: Counts, supervisors: Sequence[JobRow]) -> list[dict[s
     """One an agent that has jobs or that a live supervisor runs."""
     served = {agent for row in supervisors if row["silent_s"] <= gone_after_s for agent in row["agents"]}
     return [
-        {"agent": agent, "served": agent in served, "counts": counts.get(agent, {})} for agent in sorted({*counts, *served})
+        {"agent": agent, "served": agent in served, "counts": counts.get(agent, {})}
+        for agent in sorted({*counts, *served})
     ]
 
 
 def _job_entry(row: JobRow, now: datetime) -> dict[str, object]:
     error = redact(row["last_error"] or "")
     return {
-        "id": row["id"], "agent": row["job_type"], "key": row["key"], "state": row["state"],
-        "attempt": row["attempt_count"], "max_attempts": row["max_attempts"],
-        "age_s": seconds_between(row["created_at"], now), "reason": row["reason"],
+        "id": row["id"],
+        "agent": row["job_type"],
+        "key": row["key"],
+        "state": row["state"],
+        "attempt": row["attempt_count"],
+        "max_attempts": row["max_attempts"],
+        "age_s": seconds_between(row["created_at"], now),
+        "reason": row["reason"],
         "due_s": seconds_between(now, row["run_after"]) if row["state"] == State.scheduled else None,
         "ran_s": seconds_between(row["claimed_at"], row["finished_at"] or now) if _has_run(row) else None,
         "error": error if len(error) <= error_chars_max else f"{error[:error_chars_max]}…",

@@ -19,7 +19,15 @@ quick = Retry(max_attempts=3, base_s=0.1, factor=1)
 def note(kind: str, **more: Any) -> None:
     """Append one line; a single write of a short line to a file opened for appending is not torn by others."""
     now = agentrt.current()
-    line = {"kind": kind, "job": now.job_id, "agent": now.agent, "attempt": now.attempt, "pid": os.getpid(), "at": time.time(), **more}
+    line = {
+        "kind": kind,
+        "job": now.job_id,
+        "agent": now.agent,
+        "attempt": now.attempt,
+        "pid": os.getpid(),
+        "at": time.time(),
+        **more,
+    }
     with open(ledger, "a") as file:
         file.write(json.dumps(line) + "\n")
 

@@ -28,7 +28,9 @@ class Way:
         self._dropping = False
         self._passing.set()
 
-    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: bytearray | None = None) -> None:
+    async def carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: bytearray | None = None
+    ) -> None:
         """Carry bytes until one side ends; an end is as late or as lost as bytes are."""
         with suppress(ConnectionError):
             while True:

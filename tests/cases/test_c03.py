@@ -48,7 +48,9 @@ async def _sit_through_an_outage(own: OwnServer, program: Program) -> None:
     assert not program.events("claim.found_by_poll")
 
 
-async def test_an_idle_worker_sits_out_an_outage_quietly_and_works_again_by_itself(own: OwnServer, start: Start) -> None:
+async def test_an_idle_worker_sits_out_an_outage_quietly_and_works_again_by_itself(
+    own: OwnServer, start: Start
+) -> None:
     program = start("run", agents, "--poll", "600", environ={"AGENTRT_DATABASE_URL": own.dsn})
     await program.until("supervisor.started")
     await _sit_through_an_outage(own, program)

@@ -17,7 +17,9 @@ pairs = 100
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_no_job_waits_for_the_poll_however_it_falls_into_an_idle_workers_look(sql: Sql, start: Start, workers: int) -> None:
+async def test_no_job_waits_for_the_poll_however_it_falls_into_an_idle_workers_look(
+    sql: Sql, start: Start, workers: int
+) -> None:
     programs = [start("run", agents, "--poll", "600", name=f"worker-{n}") for n in range(workers)]
     for program in programs:
         await program.until("supervisor.started")
@@ -30,7 +32,9 @@ async def test_no_job_waits_for_the_poll_however_it_falls_into_an_idle_workers_l
         # The gap is the case: the second meets the look for the first elsewhere each time.
         await asyncio.sleep(random.uniform(0, 0.008))
         await _enqueue(sql, 2 * n + 1)
-        await eventually(none_left, within_s=10, what="both jobs of a pair are done: no third comes to wake a worker for them")
+        await eventually(
+            none_left, within_s=10, what="both jobs of a pair are done: no third comes to wake a worker for them"
+        )
 
     assert sorted(note["n"] for note in programs[0].notes("start")) == list(range(2 * pairs))
     for program in programs:

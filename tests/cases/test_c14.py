@@ -35,7 +35,13 @@ async def test_a_job_many_leases_long_is_started_once(
 
 @pytest.mark.parametrize(
     ("lease_s", "beat_s", "said"),
-    [("1", "0.5", "a third"), ("0.3", "0.2", "a third"), ("5", "0", "a third"), ("0.1", None, "lease_s is 0.1"), ("0", None, "lease_s is 0")],
+    [
+        ("1", "0.5", "a third"),
+        ("0.3", "0.2", "a third"),
+        ("5", "0", "a third"),
+        ("0.1", None, "lease_s is 0.1"),
+        ("0", None, "lease_s is 0"),
+    ],
 )
 async def test_a_lease_and_a_heartbeat_that_cannot_work_are_refused_at_the_start(
     start: Start, lease_s: str, beat_s: str | None, said: str

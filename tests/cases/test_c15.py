@@ -88,7 +88,9 @@ async def test_a_job_whose_lease_ran_out_while_the_loop_was_blocked_is_not_start
         await eventually(lambda: sql.value(waiting, name), what="the claim waits for the lock")
         gate.touch()
         await busy.noted("blocks")
-        late = await lock.fetchval("""insert into agentrt.jobs(agent, payload) values ('instant', '{"n": 1}') returning id""")
+        late = await lock.fetchval(
+            """insert into agentrt.jobs(agent, payload) values ('instant', '{"n": 1}') returning id"""
+        )
         await holding.commit()
     finally:
         await lock.close()

@@ -71,7 +71,11 @@ async def test_an_owner_that_was_stopped_beyond_its_lease_can_write_nothing(
     beats = await sql.value("select expires from agentrt.leases where job_id = $1 and fence = 2", job.id)
 
     async def beaten() -> bool:
-        return bool(await sql.value("select expires is distinct from $2 from agentrt.leases where job_id = $1 and fence = 2", job.id, beats))
+        return bool(
+            await sql.value(
+                "select expires is distinct from $2 from agentrt.leases where job_id = $1 and fence = 2", job.id, beats
+            )
+        )
 
     await eventually(beaten, what="the lease of the current owner is renewed")
     assert await sql.value("select count(*) from agentrt.steps") == 0

@@ -1,4 +1,4 @@
-"""C20 (retry): the crash of a process does not count as an attempt, so one job that kills its process takes down one after another.
+"""C20 (retry): a process's death is not counted as an attempt, so one job that kills its process takes down one after another.
 
 Here taking a job back counts an attempt, and the last one ends the job as failed with that reason.
 """
@@ -42,7 +42,9 @@ async def test_a_job_that_kills_its_process_ends_as_crashed_after_its_attempts(
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-async def test_jobs_claimed_beside_a_killer_still_reach_success(start: Start, client: agentrt.Client, processes: int) -> None:
+async def test_jobs_claimed_beside_a_killer_still_reach_success(
+    start: Start, client: agentrt.Client, processes: int
+) -> None:
     killer = await agentrt.to("suicide").options(max_attempts=3).send()
     beside = [await agentrt.to("instant").options(max_attempts=3).send(n=n) for n in range(20)]
     program = await outlive(start, processes, deaths=3)

@@ -60,7 +60,13 @@ async def stepping(how: str) -> None:
     await step(leaving, how)
 """
 agents = ("itself", "awaited_task", "task_group", "gathered", "plain", "stepping")
-kinds = {"exit 0": "SystemExit", "exit 1": "SystemExit", "interrupt": "KeyboardInterrupt", "odd": "agents.Odd", "generator": "GeneratorExit"}
+kinds = {
+    "exit 0": "SystemExit",
+    "exit 1": "SystemExit",
+    "interrupt": "KeyboardInterrupt",
+    "odd": "agents.Odd",
+    "generator": "GeneratorExit",
+}
 
 
 @pytest.mark.parametrize("agent", agents)
@@ -80,7 +86,9 @@ async def test_a_base_exception_is_a_failed_attempt_and_the_process_and_its_othe
 
     for how, job in jobs.items():
         kind = "BaseExceptionGroup" if agent == "task_group" and how in ("odd", "generator") else kinds[how]
-        rows = await sql.rows("select attempt, reason, kind from agentrt.attempts where job_id = $1 order by fence", job.id)
+        rows = await sql.rows(
+            "select attempt, reason, kind from agentrt.attempts where job_id = $1 order by fence", job.id
+        )
         assert rows == [{"attempt": n, "reason": "error", "kind": kind} for n in (1, 2, 3)], how
         assert len([note for note in program.notes("start") if note["job"] == job.id]) == 3
     assert {note["pid"] for note in program.notes()} == {program.pid}

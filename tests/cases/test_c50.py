@@ -36,9 +36,12 @@ async def test_a_delay_a_nearer_one_sent_later_and_a_backoff_start_when_they_are
     keyed = await sql.value(_delayed, 3, 0.8, "box")
     await sql.until_none_unfinished()
 
-    late = {row["id"]: row["late"] for row in await sql.rows(
-        "select id, extract(epoch from claimed_at - run_after)::float8 as late from agentrt.history where state = 'succeeded'"
-    )}
+    late = {
+        row["id"]: row["late"]
+        for row in await sql.rows(
+            "select id, extract(epoch from claimed_at - run_after)::float8 as late from agentrt.history where state = 'succeeded'"
+        )
+    }
     assert sorted(late) == sorted([failing, far, near, keyed])
     assert all(0 <= seconds < late_s for seconds in late.values()), late
     backoff = await sql.value(

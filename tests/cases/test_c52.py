@@ -17,7 +17,9 @@ _nap = "insert into agentrt.jobs(agent, payload) values ('nap', json_build_objec
 _instant = "insert into agentrt.jobs(agent) values ('instant') returning id"
 
 
-async def _all_slots_taken_and_a_queue(sql: Sql, program: Program, short_s: float, long_s: float) -> tuple[set[int], set[int]]:
+async def _all_slots_taken_and_a_queue(
+    sql: Sql, program: Program, short_s: float, long_s: float
+) -> tuple[set[int], set[int]]:
     """Five jobs that end during the outage and five that outlast it run, ten wait. Returns the ids of both fives."""
     short = {await sql.value(_nap, short_s) for _ in range(5)}
     long = {await sql.value(_nap, long_s) for _ in range(5)}
@@ -59,7 +61,9 @@ async def test_after_an_outage_shorter_than_the_lease_every_job_has_run_once(own
         await _prompt_again(sql, program)
 
 
-async def test_after_an_outage_longer_than_the_lease_every_job_ends_and_none_stays_running(own: OwnServer, start: Start) -> None:
+async def test_after_an_outage_longer_than_the_lease_every_job_ends_and_none_stays_running(
+    own: OwnServer, start: Start
+) -> None:
     options = ("--slots", "10", "--lease", "2", "--poll", "600")
     program = start("run", agents, *options, environ={"AGENTRT_DATABASE_URL": own.dsn})
     await program.until("supervisor.started")

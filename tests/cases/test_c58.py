@@ -16,7 +16,16 @@ from tests.conftest import Start
 
 pytestmark = pytest.mark.case
 agents = str(Path(__file__).parent / "ledger.py")
-words = ("quince", "walnut", "turnip", "radish", "medlar", "sorrel", "fennel", "damson")  # each would give some of it away
+words = (
+    "quince",
+    "walnut",
+    "turnip",
+    "radish",
+    "medlar",
+    "sorrel",
+    "fennel",
+    "damson",
+)  # each would give some of it away
 password = "{}@{}/{}:{}%41{}#ö{}&='{}\\ \"{}".format(*words)
 _leaking = """
 import os
@@ -47,7 +56,9 @@ async def test_no_output_holds_the_password_while_it_works_through_an_outage_or_
     async with own.sql() as sql:
         job_id = await sql.value("insert into agentrt.jobs(agent, max_attempts) values ('leak', 1) returning id")
         await sql.until(job_id, "failed")
-        row = await sql.rows("select last_error, (select string_agg(a::text, '') from agentrt.attempts a) from agentrt.history")
+        row = await sql.rows(
+            "select last_error, (select string_agg(a::text, '') from agentrt.attempts a) from agentrt.history"
+        )
     assert "no answer from postgresql://" in str(row)
     _assert_secret(str(row))
 

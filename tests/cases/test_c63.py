@@ -18,7 +18,9 @@ agents = str(Path(__file__).parent / "ledger.py")
 
 
 async def _assert_one_schema(sql: Sql) -> None:
-    schemas = await sql.value("select array_agg(nspname::text) from pg_namespace where nspname !~ '^pg_|_schema|public'")
+    schemas = await sql.value(
+        "select array_agg(nspname::text) from pg_namespace where nspname !~ '^pg_|_schema|public'"
+    )
     assert schemas == ["agentrt"]
     versions = [row["version"] for row in await sql.rows("select version from agentrt.migrations order by 1")]
     assert versions == [version for version, _, _ in migrations()]
@@ -32,7 +34,9 @@ async def test_eight_processes_that_meet_an_empty_database_all_start_and_make_on
         sql = Sql(connection)
         for round_number in range(3):
             names = [f"round-{round_number}-{n}" for n in range(8)]
-            programs = [start("run", agents, name=name, environ={"AGENTRT_DATABASE_URL": empty_database}) for name in names]
+            programs = [
+                start("run", agents, name=name, environ={"AGENTRT_DATABASE_URL": empty_database}) for name in names
+            ]
             await asyncio.gather(*(program.until("supervisor.started", within_s=90) for program in programs))
             await _assert_one_schema(sql)
             for program in programs:

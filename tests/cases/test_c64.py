@@ -34,7 +34,9 @@ def _plain_lines(program: Program) -> list[str]:
 
 
 @several
-async def test_a_database_that_comes_up_late_is_waited_for_and_served(own: OwnServer, start: Start, processes: str) -> None:
+async def test_a_database_that_comes_up_late_is_waited_for_and_served(
+    own: OwnServer, start: Start, processes: str
+) -> None:
     own.stop()
     program = start("run", agents, "--processes", processes, environ={"AGENTRT_DATABASE_URL": own.dsn})
     await program.until("database.waiting", count=int(processes), level="warning")
@@ -61,7 +63,9 @@ async def test_a_database_that_never_comes_is_given_up_with_one_line_and_exit_co
     assert len(program.events("database.waiting")) == 1
 
 
-async def test_the_wait_for_a_database_that_never_comes_is_not_repeated_by_the_minder(nobody: str, start: Start) -> None:
+async def test_the_wait_for_a_database_that_never_comes_is_not_repeated_by_the_minder(
+    nobody: str, start: Start
+) -> None:
     program = start("run", agents, "--processes", "2", "--wait", "1.5", environ={"AGENTRT_DATABASE_URL": nobody})
     assert await program.ended() == 3
     assert len(program.events("child.started")) == 2
@@ -77,7 +81,9 @@ async def _refused(own: OwnServer, start: Start, *, password: str, database: str
     async with Proxy(dsn.replace("right", password)).running() as proxy:
         parts = urlsplit(proxy.dsn)
         address = urlunsplit((parts.scheme, parts.netloc, f"/{database}", parts.query, ""))
-        program = start("run", agents, "--wait", "600", "--processes", processes, environ={"AGENTRT_DATABASE_URL": address})
+        program = start(
+            "run", agents, "--wait", "600", "--processes", processes, environ={"AGENTRT_DATABASE_URL": address}
+        )
         code = await program.ended()
     assert code == 2, program.log()
     assert not program.events("supervisor.started")

@@ -41,10 +41,14 @@ async def _full_again(program: Program, sql: Sql, count: int, without: set[int])
     await eventually(full, what=f"{count} new children that show in the database")
 
 
-async def test_a_killed_worker_is_replaced_and_its_job_is_given_back_long_before_its_lease_ends(sql: Sql, start: Start) -> None:
+async def test_a_killed_worker_is_replaced_and_its_job_is_given_back_long_before_its_lease_ends(
+    sql: Sql, start: Start
+) -> None:
     program = start("run", agents, "--processes", "4", "--lease", "600", "--poll", "600")
     await program.until("child.ready", count=4)
-    job_id = await sql.value("""insert into agentrt.jobs(agent, payload) values ('nap', '{"seconds": 3}') returning id""")
+    job_id = await sql.value(
+        """insert into agentrt.jobs(agent, payload) values ('nap', '{"seconds": 3}') returning id"""
+    )
     await program.until("job.claimed", job_id=job_id)
     victim = program.notes("start")[0]["pid"]
     os.kill(victim, signal.SIGKILL)
@@ -113,7 +117,9 @@ async def test_a_gap_shows_in_the_status_while_a_worker_cannot_be_replaced(
     assert await program.ended(within_s=60) == 1
 
 
-async def test_a_worker_that_dies_during_an_outage_is_replaced_after_it_however_long_it_was(own: OwnServer, start: Start) -> None:
+async def test_a_worker_that_dies_during_an_outage_is_replaced_after_it_however_long_it_was(
+    own: OwnServer, start: Start
+) -> None:
     options = ("--processes", "2", "--wait", "0.3", "--poll", "600")
     program = start("run", agents, *options, environ={"AGENTRT_DATABASE_URL": own.dsn})
     await program.until("child.ready", count=2)

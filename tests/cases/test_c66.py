@@ -70,22 +70,34 @@ async def test_a_module_in_a_package_of_the_current_folder_is_found_by_its_dotte
 def test_the_installed_command_finds_a_module_of_the_current_folder_too(tmp_path: Path) -> None:
     _project(tmp_path, {"agents.py": "1 / 0"})
     command = Path(sys.executable).parent / "agentrt"  # a console script does not put the current folder on the path
-    ended = subprocess.run([command, "run", "agents"], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(
+        [command, "run", "agents"], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+    )
     assert f"{tmp_path}/agents.py, line 1: ZeroDivisionError: division by zero" in ended.stderr
 
 
 _broken = {  # the files, and what is said of agents.py or helper.py: its line, the error
     "syntax": ({"agents.py": "x = 1\ndef broken(:\n    pass\n"}, "agents", "2: SyntaxError: .+"),
     "syntax deeper": ({"agents.py": "import helper\n", "helper.py": "\n\nx = (\n"}, "helper", "3: SyntaxError: .+"),
-    "missing": ({"agents.py": "\nimport no_such_thing\n"}, "agents", "2: ModuleNotFoundError: No module named 'no_such_thing'"),
+    "missing": (
+        {"agents.py": "\nimport no_such_thing\n"},
+        "agents",
+        "2: ModuleNotFoundError: No module named 'no_such_thing'",
+    ),
     "missing below itself": (
-        {"agents.py": "import helper\n", "helper.py": "\n\nimport agents.missing\n"}, "helper", r"3: \w+: .*agents.+"
+        {"agents.py": "import helper\n", "helper.py": "\n\nimport agents.missing\n"},
+        "helper",
+        r"3: \w+: .*agents.+",
     ),
     "no such name": (
-        {"agents.py": "from helper import nothing\n", "helper.py": ""}, "agents", "1: ImportError: cannot import name 'nothing'.*"
+        {"agents.py": "from helper import nothing\n", "helper.py": ""},
+        "agents",
+        "1: ImportError: cannot import name 'nothing'.*",
     ),
     "raises deeper": (
-        {"agents.py": "import helper\n", "helper.py": "def f():\n  raise KeyError('x')\nf()"}, "helper", "2: KeyError: 'x'"
+        {"agents.py": "import helper\n", "helper.py": "def f():\n  raise KeyError('x')\nf()"},
+        "helper",
+        "2: KeyError: 'x'",
     ),
     "two lines": ({"agents.py": "raise RuntimeError('first\\nsecond')\n"}, "agents", "1: RuntimeError: first.*"),
     "asserts": ({"agents.py": "assert 1 == 2\n"}, "agents", "1: AssertionError.*"),

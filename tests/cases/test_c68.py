@@ -51,7 +51,9 @@ async def test_each_loop_that_dies_says_so_at_once_and_works_again_after_the_rep
     assert await program.stop() == 0
 
 
-async def test_a_loop_that_cannot_be_mended_ends_the_process_with_its_reason_and_non_zero(sql: Sql, start: Start) -> None:
+async def test_a_loop_that_cannot_be_mended_ends_the_process_with_its_reason_and_non_zero(
+    sql: Sql, start: Start
+) -> None:
     program = start("run", agents, "--poll", "600")
     await program.until("supervisor.started")
     await _rename(sql, "due")

@@ -77,7 +77,7 @@ class Plans:
 
     def _heard(self, _connection: object, message: asyncpg.PostgresLogMessage) -> None:
         if message.message == "plan:":
-            self._dumps.append((message.context or getattr(message, "query", ""), message.detail or ""))
+            self._dumps.append((str(message.context or getattr(message, "query", "")), str(message.detail or "")))
 
     def read(self, names: dict[str, str]) -> list[Plan]:
         """`names`: of tables and indexes, by oid."""

@@ -78,7 +78,9 @@ async def test_without_a_database_the_door_still_answers(door_without_database: 
     assert state["process"]["health"]["ok"] is False
 
 
-async def test_whatever_is_not_a_get_is_refused_and_changes_nothing(opened: Open, client: agentrt.Client, sql: Sql) -> None:
+async def test_whatever_is_not_a_get_is_refused_and_changes_nothing(
+    opened: Open, client: agentrt.Client, sql: Sql
+) -> None:
     job = await agentrt.to("nobody").send()
     before = await sql.job(job.id)
     async with opened(echo) as door:
@@ -134,8 +136,25 @@ async def test_clients_that_hang_do_not_hold_up_the_end(database: str) -> None:
         writer.close()
 
 
-@pytest.mark.parametrize("address", ["8080", ":8080", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:http", "::1:80",
-                                     "[::1]", "[]:80", "http://127.0.0.1:80", "a b:80", "me@host:80", "a..b:80", ""])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "8080",
+        ":8080",
+        "127.0.0.1",
+        "127.0.0.1:",
+        "127.0.0.1:65536",
+        "127.0.0.1:http",
+        "::1:80",
+        "[::1]",
+        "[]:80",
+        "http://127.0.0.1:80",
+        "a b:80",
+        "me@host:80",
+        "a..b:80",
+        "",
+    ],
+)
 async def test_a_bad_address_is_one_line_that_shows_it(address: str) -> None:
     store = PostgresStore(nowhere)
     with pytest.raises(ConfigError) as caught:

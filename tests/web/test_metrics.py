@@ -51,7 +51,7 @@ async def metrics_of(door: Door) -> Series:
 async def test_the_metrics_count_what_happened(opened: Open, client: agentrt.Client, sql: Sql) -> None:
     for _ in range(3):
         await agentrt.to("nobody").send()
-    await agentrt.to("no\"bo\\dy\n").options(delay_s=3600).send()
+    await agentrt.to('no"bo\\dy\n').options(delay_s=3600).send()
     async with opened(worker, slots=7) as door:
         for how in ("works", "works", "fails", "breaks"):
             await worker.send(how)
@@ -61,14 +61,18 @@ async def test_the_metrics_count_what_happened(opened: Open, client: agentrt.Cli
 
         await eventually(all_ended)
         found = await metrics_of(door)
-        ended = [value(found, "agentrt_outcomes_total", outcome=how) for how in ("succeeded", "failed", "retried", "lost")]
+        ended = [
+            value(found, "agentrt_outcomes_total", outcome=how) for how in ("succeeded", "failed", "retried", "lost")
+        ]
         assert ended == [3, 1, 1, 0]
-        claimed = [value(found, "agentrt_claimed_jobs_total", cause=cause) for cause in ("poll", "notify", "timer", "more")]
+        claimed = [
+            value(found, "agentrt_claimed_jobs_total", cause=cause) for cause in ("poll", "notify", "timer", "more")
+        ]
         assert claimed[0] == 0
         assert sum(count or 0 for count in claimed) == 5
         assert value(found, "agentrt_claims_total", cause="notify") == door.supervisor.stats.claims["notify"]
         assert value(found, "agentrt_unfinished_jobs", agent="nobody", state="ready") == 3
-        assert value(found, "agentrt_unfinished_jobs", agent="no\"bo\\dy\n", state="scheduled") == 1
+        assert value(found, "agentrt_unfinished_jobs", agent='no"bo\\dy\n', state="scheduled") == 1
         assert value(found, "agentrt_unfinished_jobs", agent="worker", state="succeeded") is None
         assert [value(found, f"agentrt_{name}") for name in ("slots", "running_jobs", "ready")] == [7, 0, 1]
         assert [value(found, f"agentrt_{name}_total") for name in ("swept_jobs", "loop_stalls")] == [0, 0]
@@ -175,4 +179,3 @@ async def test_a_database_that_does_not_answer_holds_up_the_looks_only(
 
             await eventually(given_up)
         assert await worker.ask("works") == "works"
-

@@ -78,9 +78,13 @@ async def test_payloads_results_and_passwords_are_not_shown(
     assert headers["content-type"] == "application/json; charset=utf-8"
 
 
-async def test_a_long_error_and_a_moment_that_never_comes_are_shown(opened: Open, client: agentrt.Client, sql: Sql) -> None:
+async def test_a_long_error_and_a_moment_that_never_comes_are_shown(
+    opened: Open, client: agentrt.Client, sql: Sql
+) -> None:
     await agentrt.to("nobody").options(delay_s=60).send()
-    await sql.run("update agentrt.jobs set last_error = repeat('é', 8000), run_after = 'infinity', created_at = '-infinity'")
+    await sql.run(
+        "update agentrt.jobs set last_error = repeat('é', 8000), run_after = 'infinity', created_at = '-infinity'"
+    )
     async with opened(closer) as door:
         state = await door.json("state.json")
     (job,) = state["jobs"]
@@ -109,10 +113,21 @@ async def test_in_a_browser_a_hostile_error_text_is_shown_as_text(
     async with opened(closer) as door:
         job_id = await with_one_failed(door, sql, hostile + "\u202e")
         process = await asyncio.create_subprocess_exec(
-            str(browser), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-            "--disable-background-networking", "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path}",
-            "--virtual-time-budget=3000", "--dump-dom", door.url,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            str(browser),
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            f"--user-data-dir={tmp_path}",
+            "--virtual-time-budget=3000",
+            "--dump-dom",
+            door.url,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
         )
         output, _ = await process.communicate()
     document = output.decode()

@@ -1,12 +1,8 @@
-"""The wake-up path by hand, with the bare driver: insert, trigger, LISTEN, claim. The floor that `bench wake` shows.
-
-Run as a program it is the receiving side: `python -m agentrt.store.postgres.by_hand` with the address in the environment.
-"""
+"""The wake-up path by hand, with the bare driver: insert, trigger, LISTEN, claim. The floor that `bench wake` shows."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
 
@@ -70,9 +66,3 @@ async def receive(dsn: str) -> None:
         while (sent_at := await statement.fetchval()) is not None:
             sys.stdout.write(f"{time.monotonic() - sent_at:.9f}\n")
             sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    import uvloop
-
-    uvloop.run(receive(os.environ["AGENTRT_BENCH_DSN"]))

@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 
 from agentrt.config import redact
-from agentrt.errors import ConfigError, StoreError, StoreUnavailable
+from agentrt.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
 from agentrt.store.sql import Statement
 
 connect_timeout_s = 10.0
@@ -42,6 +42,7 @@ _gone = (
     asyncpg.TooManyConnectionsError,
     asyncpg.ReadOnlySQLTransactionError,  # a demoted primary: this session stays read-only for life
     asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.ObjectNotInPrerequisiteStateError,  # the database does not accept connections for now
     ConnectionError,
     TimeoutError,
     OSError,
@@ -50,6 +51,11 @@ _refused = (
     asyncpg.InvalidPasswordError,
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
+)
+_refused_values = (
+    asyncpg.DataError,  # also the driver's own word for an argument that it cannot encode
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.ProgramLimitExceededError,
 )
 _again = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _no_tables = (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError)
@@ -60,8 +66,8 @@ def translated(doing: str) -> Iterator[None]:
     """Turn the driver's errors into agentrt's. The text names what was being done, never the address's password."""
     try:
         yield
-    except asyncpg.DataError as error:  # the driver cannot encode an argument; nothing was sent
-        raise StoreError(f"{doing}: {_message(error)}") from None
+    except _refused_values as error:
+        raise StoreRefused(f"{doing}: {_message(error)}") from None
     except _refused as error:
         raise ConfigError(
             f"The database refuses this address: {_message(error)}. Check --database or AGENTRT_DATABASE_URL."

@@ -110,7 +110,7 @@ select id, job_type, status, state, key, priority, attempt_count, max_attempts, 
 select agent, status as state, count(*) as count from agentrt.jobs group by 1, 2
 union all
 select agent, state, count(*) from agentrt.history
- where finished_at > agentrt.agentrt_now() - interval '1 hour' group by 1, 2
+ where finished_at > (select agentrt.agentrt_now() - interval '1 hour') group by 1, 2
 order by 1, 2;
 
 -- name: supervisors

@@ -76,6 +76,7 @@ create table agentrt.history(
   parent bigint, root bigint, reason text, last_error text, payload json, result json
 ) partition by range (finished_at);
 create index history_id on agentrt.history(id);
+create index history_finished on agentrt.history using brin(finished_at);
 create table agentrt.history_default partition of agentrt.history default;  -- the net below the day partitions
 
 -- One row an attempt that did not succeed.
@@ -621,9 +622,9 @@ create view agentrt.all_jobs as
 select j.id, j.agent as job_type, j.payload,
        case when j.status in ('scheduled', 'ready', 'blocked') then 'pending' else j.status end as status,
        j.claimed_at, j.run_after, j.last_error, j.attempt as attempt_count, j.max_attempts, j.created_at,
-       null::timestamptz as finished_at, j.supervisor as owner_id, greatest(j.lease_expires, l.expires) as lease_expires,
+       null::timestamptz as finished_at, j.supervisor as owner_id, greatest(j.lease_expires, (select l.expires from agentrt.leases l where l.job_id = j.id and l.fence = j.fence)) as lease_expires,
        j.status as state, j.key, j.priority, null::text as reason, null::json as result, j.parent, j.root, j.fence
-  from agentrt.jobs j left join agentrt.leases l on l.job_id = j.id and l.fence = j.fence
+  from agentrt.jobs j
 union all
 select h.id, h.agent, h.payload, h.state, h.claimed_at, h.run_after, h.last_error, h.attempt, h.max_attempts, h.created_at,
        h.finished_at, h.supervisor, null, h.state, h.key, h.priority, h.reason, h.result, h.parent, h.root, h.fence

@@ -1,6 +1,6 @@
 """The demo: one question travels to a language model, and its answer as a job to Discord. Everything is real but Discord.
 
-`python -m agentrt.testing.demo` starts a supervisor on an embedded PostgreSQL with the agents that ship, a small model on
+`python -m agentrt.cli.demo` starts a supervisor on an embedded PostgreSQL with the agents that ship, a small model on
 loopback, and a Discord double; sends one question, shows the walk of both messages and the post, and ends.
 With `--stay` the services stay up until Ctrl-C.
 """
@@ -23,6 +23,7 @@ from rich.table import Table
 
 import agentrt
 from agentrt.agents import llm_task
+from agentrt.cli.common import in_loop
 from agentrt.config import database_variable, default_database
 from agentrt.errors import AgentrtError
 from agentrt.store.opening import open_store
@@ -39,10 +40,8 @@ say = Console(highlight=False)
 @click.option("--stay", is_flag=True, help="Keep the services up until Ctrl-C.")
 def main(stay: bool) -> None:
     """Run the demo."""
-    import uvloop
-
     try:
-        uvloop.run(_stay() if stay else _demo())
+        in_loop(_stay() if stay else _demo())
     except AgentrtError as error:
         say.print(f"demo: {error}", markup=False, soft_wrap=True)
         sys.exit(1)
