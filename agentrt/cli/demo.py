@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 from rich.console import Console
@@ -52,8 +52,7 @@ def main(stay: bool) -> None:
 async def _demo() -> None:
     async with FakeDiscord() as discord, _small_model() as base_url:
         log = Path(".agentrt/demo-supervisor.log")
-        log.parent.mkdir(exist_ok=True)
-        with log.open("wb") as output:
+        with _opened(log) as output:
             async with (
                 _supervisor(_environment(base_url, discord), output.fileno(), log),
                 agentrt.connect(default_database),
@@ -77,7 +76,8 @@ async def _stay() -> None:
     async with FakeDiscord() as discord, _small_model() as base_url:
         say.print("demo: the supervisor starts; Ctrl-C drains and ends it. In another terminal, in this folder:")
         say.print(
-            "  .venv/bin/agentrt send llm_task prompt='Why do otters hold hands?' notify=discord_notify\n  .venv/bin/agentrt jobs\n",
+            "  .venv/bin/agentrt send llm_task prompt='Why do otters hold hands?' notify=discord_notify\n"
+            "  .venv/bin/agentrt jobs\n",
             markup=False,
         )
         async with _supervisor(_environment(base_url, discord), None, None) as process:
@@ -147,11 +147,20 @@ async def _supervisor(
         raise AgentrtError(f"the supervisor ended with exit code {code}; see {log}.")
 
 
+def _opened(log: Path) -> IO[bytes]:
+    log.parent.mkdir(exist_ok=True)
+    return log.open("wb")
+
+
+def _said(log: Path) -> str:
+    return log.read_text(errors="replace").strip()
+
+
 async def _until_started(process: asyncio.subprocess.Process, log: Path) -> None:
     async with asyncio.timeout(start_s):
-        while "supervisor.started" not in log.read_text(errors="replace"):
+        while "supervisor.started" not in _said(log):
             if process.returncode is not None:
-                raise AgentrtError(f"the supervisor did not start: {log.read_text(errors='replace').strip()[-500:]}")
+                raise AgentrtError(f"the supervisor did not start: {_said(log)[-500:]}")
             await asyncio.sleep(0.1)
 
 
@@ -160,7 +169,7 @@ async def _show_walk(question_id: int) -> None:
     store = await open_store(default_database)
     try:
         async with asyncio.timeout(answer_s):
-            while not (walk := await _ended(store, question_id)):
+            while not (walk := await _ended(store, question_id)):  # noqa: ASYNC110 - the state is the database's
                 await asyncio.sleep(0.1)
     finally:
         await store.close()

@@ -33,6 +33,7 @@ class Claimer:
         self._bell = asyncio.Event()
         self._cause: Cause | None = None
         self._hungry: set[str] = set()  # agents that may have ready jobs that were not claimed for want of slots
+        self.ended = asyncio.Event()  # stopped, and no claim is on its way any more
         self._first = 0  # the agent that is asked for first; moves on, so that none starves the others
         self.stopping = False
         self.on_claimed: Callable[[float], None] = lambda _asked_at: None
@@ -62,6 +63,7 @@ class Claimer:
             cause = await self._next_cause()
             if not self.stopping:
                 await self._claim(cause)
+        self.ended.set()
 
     async def _next_cause(self) -> Cause:
         try:

@@ -1,4 +1,4 @@
-"""Agents for the cases. Each writes what it does to a ledger file, over a link of its own, so runs are counted without trusting the runtime."""
+"""Agents that write what they do to a ledger file, over a link of their own, so runs are counted without trusting the runtime."""
 
 from __future__ import annotations
 

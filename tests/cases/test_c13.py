@@ -1,4 +1,4 @@
-"""C13 (lease): a restarted worker that has the name of the dead one passes for it, and the orphaned job looks owned by a live worker.
+"""C13 (lease): a restarted worker with the name of the dead one passes for it: the orphaned job looks owned by a live worker.
 
 Here the lease of the job decides; neither the host's name nor the supervisor's id keeps it.
 """

@@ -1,4 +1,4 @@
-"""C18 (lease): a holder that cannot reach the database is not stopped when its lease runs out, and works on beside the second run."""
+"""C18 (lease): a holder that cannot reach the database is not stopped when its lease ends, and works on beside the second run."""
 
 from __future__ import annotations
 

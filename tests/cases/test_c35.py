@@ -31,6 +31,7 @@ async def test_no_job_is_lost_left_claimed_or_charged_by_stops_at_random_moments
 
     for round_, after in enumerate(stops):
         program = start(*options, name=f"round-{round_}")
+        await program.until("supervisor.started")
         await program.noted("end", after)
         program.signal(signal.SIGTERM)
         assert await program.ended() == 0

@@ -94,13 +94,6 @@ async def test_a_time_far_from_now_is_refused_clearly_and_one_that_has_passed_me
         start, sql, "instant", "--at", datetime.max.replace(tzinfo=zone).isoformat()
     )
     assert "years ahead" in line
-    for before in (
-        datetime.min.replace(tzinfo=zone),
-        datetime(1, 1, 2, tzinfo=zone),
-        datetime(1969, 12, 1, tzinfo=zone),
-    ):
-        with pytest.raises(UsageError, match=r"run_at is .* before 1970"):
-            instant.options(run_at=before)
-    for past in (datetime.now(zone) - timedelta(days=3), datetime(1970, 1, 2, tzinfo=zone)):
+    for past in (datetime.now(zone) - timedelta(days=3), datetime.min.replace(tzinfo=zone)):
         job = await instant.options(run_at=past).send()
         assert await job.status() is agentrt.State.ready

@@ -206,3 +206,47 @@ async def test_a_lease_counts_on_the_clock_of_the_store(store: Store, clock: Clo
     await clock.advance(lease_s - 1)
     await store.sweep(10)
     assert await state_of(store, job_id) == State.running
+
+
+async def test_of_the_jobs_that_may_have_killed_their_process_a_claim_takes_one(store: Store, clock: Clock) -> None:
+    ids = await send(store, message(), message(), message(priority=0))
+    await claim(store, like=policy(max_attempts=9))
+    for _ in range(2):
+        await clock.advance(lease_s + 1)
+        await store.sweep(10)
+        jobs = await claim(store, like=policy(max_attempts=9))
+    assert [(job.id, job.alone) for job in jobs] == [(ids[2], True)]
+    assert await store.claim(elsewhere, [(policy(), 10)], 10, alone=False) == []
+    healthy = await send_one(store)
+    assert [job.id for job in await store.claim(elsewhere, [(policy(), 10)], 10, alone=False)] == [healthy]
+    others_too = await send_one(store)
+    assert {job.id: job.alone for job in await claim(store, most=2)} == {ids[0]: True, others_too: False}
+
+
+async def test_a_job_before_its_last_attempt_is_claimed_alone(store: Store, clock: Clock) -> None:
+    await send(store, message(max_attempts=2), message(max_attempts=2), message(max_attempts=9))
+    assert len(await claim(store)) == 3
+    await clock.advance(lease_s + 1)
+    await store.sweep(10)
+    assert sorted(job.alone for job in await claim(store)) == [False, True]
+
+
+async def test_a_job_that_was_given_back_is_no_longer_suspected(store: Store, clock: Clock) -> None:
+    await send(store, message(max_attempts=2), message(max_attempts=2))
+    await claim(store)
+    await clock.advance(lease_s + 1)
+    await store.sweep(10)
+    (suspect,) = await claim(store)
+    await give_back(store, suspect, counts=False)
+    assert [job.alone for job in await claim(store)].count(False) == 1
+
+
+async def test_a_suspected_job_counts_in_the_limits(store: Store, clock: Clock) -> None:
+    ids = await send(store, message(max_attempts=2), message(max_attempts=9))
+    await claim(store)
+    await clock.advance(lease_s + 1)
+    await store.sweep(10)
+    await send(store, message(), message("b"))
+    assert [job.id for job in await store.claim(here, [(policy(limit=1), 10)], 10)] == [ids[0]]
+    assert await store.claim(here, [(policy(limit=1), 10)], 10) == []
+    assert len(await store.claim(here, [(policy("b"), 10), (policy(), 10)], 1)) == 1

@@ -185,6 +185,17 @@ async def test_in_loose_order_jobs_that_all_wait_come_back_each_at_its_moment(st
     assert sorted(done) == ids
 
 
+async def test_in_loose_order_too_an_attempt_that_lost_its_lease_changes_nothing(store: Store, clock: Clock) -> None:
+    await mailbox(store, 1)
+    late = await claim_one(store)
+    await clock.advance(lease_s + 1)
+    await store.sweep(10)
+    await give_back(store, await claim_one(store), delay_s=60.0, loose=True)
+    behind = await send_one(store, key="k")
+    assert await give_back(store, late, delay_s=60.0, loose=True) == set()
+    assert await states_of(store, [late.id, behind]) == [State.scheduled, State.blocked]
+
+
 async def test_in_loose_order_a_job_given_back_at_once_keeps_its_place(store: Store) -> None:
     ids = await mailbox(store, 3)
     await give_back(store, await claim_one(store), loose=True)
