@@ -36,7 +36,8 @@ async def test_a_holder_that_is_cut_off_stops_no_later_than_its_lease_and_the_ne
     start: Start, client: agentrt.Client, sql: Sql, database: str
 ) -> None:
     options = ("run", ledger, "--lease", "2", "--poll", "600")
-    async with Severable(database).running() as proxy:
+    proxy = Severable(database)
+    async with proxy.running():
         cut_off = start(*options, name="cut-off", environ={"AGENTRT_DATABASE_URL": proxy.dsn})
         job = await agentrt.to("tick").send(seconds=10)
         await cut_off.noted("tick")

@@ -9,9 +9,23 @@ import asyncpg
 import pytest
 
 from agentrt.errors import StoreError
-from agentrt.model import State
+from agentrt.model import Claimed, State
 from agentrt.store.postgres import PostgresStore
-from tests.store.verbs import claim, claim_one, in_line, listening, message, others, send, send_one, states_of, succeed
+from tests.store.verbs import (
+    claim,
+    claim_one,
+    fail,
+    give_back,
+    here,
+    in_line,
+    listening,
+    message,
+    others,
+    send,
+    send_one,
+    states_of,
+    succeed,
+)
 from tests.support import Sql, eventually
 
 insert = "insert into agentrt.jobs(agent, key) values ($1, $2) returning id"
@@ -25,11 +39,15 @@ async def other(database: str) -> AsyncIterator[asyncpg.Connection]:
     await connection.close()
 
 
-async def waits_for_a_lock(sql: Sql, pid: int) -> None:
-    async def look() -> bool:
-        return bool(await sql.value("select wait_event_type = 'Lock' from pg_stat_activity where pid = $1", pid))
+async def somebody_waits_for_a_lock(sql: Sql) -> None:
+    waiting = (
+        "select count(*) > 0 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    )
 
-    await eventually(look, what=f"session {pid} waits for a lock")
+    async def look() -> bool:
+        return bool(await sql.value(waiting))
+
+    await eventually(look, what="a session that waits for a lock")
 
 
 async def test_a_plain_insert_is_a_message(store: PostgresStore, sql: Sql) -> None:
@@ -79,7 +97,7 @@ async def test_the_order_of_a_mailbox_is_the_order_of_the_commits(
     late = other.transaction()
     await late.start()
     waiting = asyncio.ensure_future(other.fetchval(insert, "a", "k"))
-    await waits_for_a_lock(sql, other.get_server_pid())
+    await somebody_waits_for_a_lock(sql)
     await early.commit()
     second = await waiting
     third = asyncio.ensure_future(send_one(store, key="k"))
@@ -96,7 +114,7 @@ async def test_a_message_that_was_rolled_back_holds_up_nobody(
     await transaction.start()
     await sql.value(insert, "a", "k")
     waiting = asyncio.ensure_future(other.fetchval(insert, "a", "k"))
-    await waits_for_a_lock(sql, other.get_server_pid())
+    await somebody_waits_for_a_lock(sql)
     await transaction.rollback()
     assert await states_of(store, [await waiting]) == [State.ready]
 
@@ -201,6 +219,76 @@ async def test_a_sweep_and_a_due_pass_skip_what_somebody_holds(store: PostgresSt
     await transaction.rollback()
     assert (await store.sweep(10)).made_ready == [ids[0]]
     assert (await store.due(10))[0] == 1
+
+
+async def test_a_cancel_waits_for_a_claim_that_is_on_its_way(
+    store: PostgresStore, sql: Sql, other: asyncpg.Connection
+) -> None:
+    job_id = await send_one(store)
+    async with other.transaction():
+        await other.execute("update agentrt.jobs set status = 'running', fence = 1 where id = $1", job_id)
+        cancelling = asyncio.ensure_future(store.cancel(job_id, "no longer needed"))
+        await somebody_waits_for_a_lock(sql)
+    assert await cancelling == "requested"
+    assert await states_of(store, [job_id]) == [State.running]
+
+
+async def end_by(verb: str, store: PostgresStore, job: Claimed) -> None:
+    match verb:
+        case "finish":
+            await succeed(store, job)
+        case "reschedule":
+            await give_back(store, job)
+        case "sweep":
+            await store.sweep(10, here)
+        case "cancel":
+            await store.cancel(job.id, "no longer needed")
+
+
+@pytest.mark.parametrize("verb", ["finish", "reschedule", "sweep", "cancel"])
+async def test_whoever_ends_a_keyed_job_locks_its_mailbox_before_its_row(
+    store: PostgresStore, sql: Sql, other: asyncpg.Connection, verb: str
+) -> None:
+    """All in one order: two that meet wait for each other in turn, and never both at once."""
+    await send(store, message(key="k"), message(key="k"))
+    job = await claim_one(store)
+    if verb == "cancel":  # a running one would only be marked
+        await give_back(store, job)
+    async with other.transaction():
+        await other.execute("select agentrt.lock_key('a', 'k')")
+        ending = asyncio.ensure_future(end_by(verb, store, job))
+        await somebody_waits_for_a_lock(sql)
+        await other.execute("select 1 from agentrt.jobs where id = $1 for update nowait", job.id)
+    await ending
+    assert len(await claim(store)) == 1
+
+
+async def test_a_lease_renewed_while_the_sweep_waits_for_its_mailbox_is_left_alone(
+    store: PostgresStore, sql: Sql, other: asyncpg.Connection
+) -> None:
+    await send_one(store, key="k")
+    job = await claim_one(store)
+    await sql.run("update agentrt.jobs set lease_expires = now() - interval '1 s' where status = 'running'")
+    async with others(store, 1) as (elsewhere,):
+        async with other.transaction():
+            await other.execute("select agentrt.lock_key('a', 'k')")
+            sweeping = asyncio.ensure_future(elsewhere.sweep(10))
+            await somebody_waits_for_a_lock(sql)
+            assert await store.renew([(job.id, job.fence, 30.0)]) == {job.id}
+        assert (await sweeping).made_ready == []
+    assert await states_of(store, [job.id]) == [State.running]
+
+
+async def test_the_row_of_a_renewed_lease_goes_with_the_attempt(store: PostgresStore, sql: Sql) -> None:
+    await send(store, *(message(max_attempts=1) for _ in range(4)))
+    jobs = await claim(store)
+    assert len(await store.renew([(job.id, job.fence, 30.0) for job in jobs])) == 4
+    await succeed(store, jobs[0])
+    await fail(store, jobs[1])
+    await give_back(store, jobs[2])
+    assert await sql.value("select array_agg(job_id) from agentrt.leases") == [jobs[3].id]
+    await store.sweep(10, here)
+    assert await sql.value("select count(*) from agentrt.leases") == 0
 
 
 async def test_batches_over_the_same_mailboxes_and_dedup_keys_in_opposite_order_never_deadlock(

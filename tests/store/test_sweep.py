@@ -107,6 +107,14 @@ async def test_a_renewed_lease_is_not_swept(store: Store, clock: Clock) -> None:
     assert (await store.sweep(10)).made_ready == [silent]
 
 
+async def test_renewed_leases_do_not_stand_in_the_way_of_a_lost_one(store: Store, clock: Clock) -> None:
+    *_, lost = await send(store, *(message() for _ in range(21)))
+    renewed = [job for job in await claim(store) if job.id != lost]
+    await store.renew([(job.id, job.fence, 1_000.0) for job in renewed])
+    await clock.advance(lease_s + 1)
+    assert (await store.sweep(5)).made_ready == [lost]
+
+
 async def test_what_a_dead_supervisor_held_is_taken_back_while_its_leases_last(store: Store, clock: Clock) -> None:
     lost, kept = await send(store, message(), message("b"))
     job = await claim_one(store, supervisor=here)

@@ -1,0 +1,1 @@
+"""kill -9 and SIGSTOP at random moments, with a checker that reads the history afterwards."""
