@@ -41,7 +41,7 @@ class Settings:
     heartbeat_s: float | None = None  # None: a third of the lease
     poll_s: float = 30.0
     drain_s: float = 30.0
-    beat_s: float = 9.0  # one statement: the supervisor's row, its own bell, what is due
+    beat_s: float = 10.0  # one statement: the supervisor's row, its own bell, what is due
     deaf_s: float = 1.0  # so long may the listener take to hear that bell
     stall_s: float = 1.0
     cancel_grace_s: float = 10.0

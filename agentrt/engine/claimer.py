@@ -33,6 +33,7 @@ class Claimer:
         self._bell = asyncio.Event()
         self._cause: Cause | None = None
         self._hungry: set[str] = set()  # agents that may have ready jobs that were not claimed for want of slots
+        self._looked_at = time.monotonic()
         self.ended = asyncio.Event()  # stopped, and no claim is on its way any more
         self._first = 0  # the agent that is asked for first; moves on, so that none starves the others
         self.stopping = False
@@ -54,6 +55,11 @@ class Claimer:
         self._hungry.update(self._runner.agents)
         self.ring("more")
 
+    def missed(self) -> None:
+        """A beat saw ready jobs. Look, unless a claim did within `poll_s`, or agents are known to wait for slots."""
+        if not self._hungry and time.monotonic() - self._looked_at >= self._poll_s:
+            self.ring("poll")
+
     def stop(self) -> None:
         self.stopping = True
         self._bell.set()
@@ -66,11 +72,7 @@ class Claimer:
         self.ended.set()
 
     async def _next_cause(self) -> Cause:
-        try:
-            async with asyncio.timeout(self._poll_s):
-                await self._bell.wait()
-        except TimeoutError:
-            self._cause = self._cause or "poll"
+        await self._bell.wait()
         self._bell.clear()
         cause, self._cause = self._cause or "notify", None
         return cause
@@ -90,6 +92,7 @@ class Claimer:
         except StoreUnavailable:
             self.ring(cause)  # what it would have found is still there
             raise
+        self._looked_at = granted_at
         self._stats.claims[cause] += 1
         self._stats.claimed[cause] += len(jobs)
         if jobs and cause == "poll":

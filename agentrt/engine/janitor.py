@@ -3,7 +3,7 @@
 due      makes jobs ready when their moment has come, on an exact timer
 sweep    takes back what a dead process held, when the next lease ends
 beat     shows that this supervisor lives, and rings its own bell to learn whether the listener still hears
-days     makes tomorrow's history partitions
+days     makes the coming days' history partitions, and tidies up
 cancels  hands cancel requests to the running attempts
 """
 
@@ -28,9 +28,10 @@ from agentrt.store.listener import Listener
 log = structlog.get_logger("agentrt.janitor")
 due_max = 500
 sweep_max = 200
-quiet_sweep_s = 60.0
+quiet_sweep_s = 600.0  # when nothing is heard of; new work brings the next look forward
+cancel_look_s = 60.0
 days_ahead = 7
-days_every_s = 6 * 3600.0
+days_every_s = 3600.0
 timer_max_s = 3600.0
 
 
@@ -84,7 +85,7 @@ class Janitor:
         self.cancel_bell = Bell()
         self.beat_bell = Bell()
         self._heard_cancel_at = 0.0
-        self.on_beat: Callable[[], None] = lambda: None
+        self.on_beat: Callable[[bool], None] = lambda _ready: None
 
     async def due(self) -> None:
         """A timer on the next due moment; set anew when a job is delayed, here or elsewhere."""
@@ -127,12 +128,12 @@ class Janitor:
         while True:
             self._heard_bell.clear()
             listening = self._listener.connection  # one that began to listen after the bell was rung proves nothing
-            await self._store.beat(self._supervisor, {**about, "state": self.state})
-            self.on_beat()
+            ready = await self._store.beat(self._supervisor, {**about, "state": self.state})
+            self.on_beat(ready)
             same = listening is not None and listening is self._listener.connection
             if same and not await self._hears_itself():
                 await self._listener.rebuild(f"its own bell was not heard within {self._settings.deaf_s:g} s")
-            await self.beat_bell.wait(self._settings.beat_s)
+            await self.beat_bell.wait(min(self._settings.beat_s, self._settings.poll_s))
 
     async def _hears_itself(self) -> bool:
         try:
@@ -149,12 +150,13 @@ class Janitor:
     async def days(self) -> None:
         while True:
             await self._store.ensure_days(days_ahead)
+            await self._store.tidy_leases()
             await asyncio.sleep(days_every_s)
 
     async def cancels(self) -> None:
         """Look up who shall be cancelled, when told."""
         while True:
-            await self.cancel_bell.wait(quiet_sweep_s)
+            await self.cancel_bell.wait(cancel_look_s)
             running = list(self._runner.attempts)
             if not running:
                 continue

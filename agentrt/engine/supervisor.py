@@ -216,8 +216,10 @@ class Supervisor:
             log.warning("database.lost", error=text, meaning="running jobs go on while their leases last")
             self._janitor.beat_bell.ring()  # its answer tells that the database is back
 
-    def _beaten(self) -> None:
+    def _beaten(self, ready: bool) -> None:
         self._beat_at = time.monotonic()
+        if ready:
+            self._claimer.missed()
         if self.degraded_since is not None:
             log.warning("database.back", after_s=round(time.monotonic() - self.degraded_since, 1))
             self.degraded_since = None

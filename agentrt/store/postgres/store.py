@@ -241,11 +241,17 @@ class PostgresStore:
 
     # -------------------------------------------------------------- supervisors
 
-    async def beat(self, supervisor: UUID, about: Mapping[str, Any]) -> None:
-        await self._main.fetch(
+    async def beat(self, supervisor: UUID, about: Mapping[str, Any]) -> bool:
+        (row,) = await self._main.fetch(
             self._sql["beat"], supervisor, about["host"], about["pid"], about["agents"], about["slots"], about["state"]
         )
         await self._lanes.close_idle()
+        return bool(row[0])
+
+    async def tidy_leases(self) -> int:
+        (row,) = await self._main.fetch(self._sql["tidy_leases"])
+        count: int = row[0]
+        return count
 
     async def leave(self, supervisor: UUID) -> None:
         await self._main.fetch(self._sql["leave"], supervisor)

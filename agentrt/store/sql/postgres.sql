@@ -65,19 +65,16 @@ select agentrt.retry(:id);
 select * from agentrt.results(:ids);
 
 -- name: beat
--- Register a supervisor or show that it lives, and ring its own bell. Returns: nothing.
-with me as (
-  insert into agentrt.supervisors as s (id, host, pid, agents, slots, state)
-  values (:supervisor, :host, :pid, :agents, :slots, :state)
-  on conflict (id) do update set beat_at = agentrt.agentrt_now(), state = excluded.state
-  returning s.id),
-gone as (
-  delete from agentrt.supervisors where beat_at < agentrt.agentrt_now() - interval '1 day')
-select pg_notify('agentrt' || '.bell', me.id::text) from me;
+-- Show that a supervisor lives, and ring its own bell. Returns: whether a job of its agents is ready.
+select agentrt.beat(:supervisor, :host, :pid, :agents, :slots, :state);
 
 -- name: leave
 -- A supervisor ends. Returns: nothing.
 delete from agentrt.supervisors where id = :supervisor;
+
+-- name: tidy_leases
+-- Remove renewals that nobody owns. Returns: how many.
+select agentrt.tidy_leases();
 
 -- name: ensure_days
 -- Make the history partitions of the coming days. Returns: how many were made.

@@ -390,7 +390,8 @@ begin
   returning j.id;
   delete from agentrt.leases l using unnest(p_ids, p_fences) u(id, fence)
    where l.job_id = any(p_ids) and l.job_id = u.id and l.fence = u.fence;
-  v_cancelled := array(select j.id from agentrt.jobs j
+  v_cancelled := array(select j.id from unnest(p_ids, p_fences) u(id, fence)
+                         join agentrt.jobs j on j.id = u.id and j.fence = u.fence
                         where j.id = any(p_ids) and coalesce(j.status, '') in ('scheduled', 'ready') and j.cancel_reason is not null);
   if v_cancelled <> '{}' then
     perform agentrt.bury(array[j.id], 'cancelled', 'cancelled', j.cancel_reason)
@@ -398,8 +399,8 @@ begin
   end if;
   for v_passed in
     update agentrt.jobs j set status = 'blocked', kseq = nextval('agentrt.ord_seq')
-      from unnest(p_ids, p_loose) u(id, loose)
-     where j.id = any(p_ids) and j.id = u.id and u.loose and j.key is not null and coalesce(j.status, '') = 'scheduled'
+      from unnest(p_ids, p_fences, p_loose) u(id, fence, loose)
+     where j.id = any(p_ids) and j.id = u.id and j.fence = u.fence and u.loose and j.key is not null and coalesce(j.status, '') = 'scheduled'
     returning j.agent, j.key loop
     perform agentrt.promote(v_passed.agent, v_passed.key, 0);
   end loop;
@@ -477,6 +478,21 @@ begin
   return next;
 end$$;
 
+-- Register a supervisor or show that it lives, and ring its own bell. Returns whether a job of its agents is ready: the
+-- look behind lost notifications, at no statement of its own.
+create function agentrt.beat(p_supervisor uuid, p_host text, p_pid int, p_agents text[], p_slots int, p_state text)
+returns boolean language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
+  insert into agentrt.supervisors as s (id, host, pid, agents, slots, state)
+  values (p_supervisor, p_host, p_pid, p_agents, p_slots, p_state)
+  on conflict (id) do update set beat_at = agentrt.agentrt_now(), state = excluded.state;
+  delete from agentrt.supervisors where beat_at < agentrt.agentrt_now() - interval '1 day';
+  perform pg_notify('agentrt' || '.bell', p_supervisor::text);
+  return exists (select 1 from unnest(p_agents) a(agent)
+                  cross join lateral (select 1 from agentrt.jobs q where q.agent = a.agent and q.status = 'ready' limit 1) q);
+end$$;
+
 -- ------------------------------------------------------------------------------------------------ leases, steps
 
 -- Renew leases, each only under its fence. Returns the ids that are still owned.
@@ -490,7 +506,7 @@ begin
     join agentrt.jobs j on j.id = u.id and j.fence = u.fence and coalesce(j.status, '') = 'running'
    where j.id = any(p_ids)
    order by j.id
-  on conflict (job_id) do update set fence = excluded.fence, expires = excluded.expires
+  on conflict (job_id) do update set fence = excluded.fence, expires = excluded.expires where l.fence <= excluded.fence
   returning l.job_id;
 end$$;
 
@@ -614,6 +630,17 @@ begin
   return v_made;
 end$$;
 select agentrt.ensure_days(7);
+
+-- Remove renewals that nobody owns: one that was under way while its job ended is written after the job's own was removed.
+create function agentrt.tidy_leases() returns int language plpgsql
+set enable_hashjoin = off set enable_mergejoin = off as $$
+declare v_count int;
+begin
+  delete from agentrt.leases l where l.expires < agentrt.agentrt_now() - interval '1 min'
+     and not exists (select 1 from agentrt.jobs j where j.id = l.job_id and j.fence = l.fence);
+  get diagnostics v_count = row_count;
+  return v_count;
+end$$;
 
 -- ------------------------------------------------------------------------------------------------ for people
 
