@@ -262,6 +262,10 @@ class Progress:
             say(text)
 
 
+def random_seed() -> int:
+    return random.SystemRandom().getrandbits(32)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.crash.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -271,7 +275,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="of the jobs and the choices; a random one when not given")
     parser.add_argument("--database", help="postgresql://…; a server of its own when not given")
     given = parser.parse_args(arguments)
-    seed = given.seed if given.seed is not None else random.SystemRandom().getrandbits(32)
+    seed = given.seed if given.seed is not None else random_seed()
     folder = Path(tempfile.mkdtemp(prefix="agentrt-chaos-"))
     say(f"seed {seed}: {given.rounds} rounds of {given.jobs} jobs, logs in {folder}")
     with database(given.database, folder) as dsn:

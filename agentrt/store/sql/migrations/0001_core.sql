@@ -5,7 +5,7 @@
 -- Every function that changes jobs pins its plans: a queue is often analysed in the moment it is empty, and the plans
 -- chosen then scan everything later. None lets a join choose the jobs table as its outer side: each reaches it by
 -- `id = any(array)`, the primary key, or one partial index. Where the id is known, the status is compared as
--- `coalesce(status, '')`: the partial indexes then do not offer themselves, which would be walked from end to end.
+-- `coalesce(status, '')` and a key with `coalesce(key, '')`: the partial indexes then do not offer themselves, which would be walked from end to end.
 
 -- The time that decides: the database's own, read when it is asked, not when the transaction began. (A completion that
 -- waited for a lock would otherwise take a job sent meanwhile for one of the future.) Tests replace this function.
@@ -114,7 +114,7 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 begin
   perform agentrt.lock_key(k.agent, k.key) from (
     select distinct j.agent collate "C" as agent, j.key collate "C" as key from agentrt.jobs j
-     where j.id = any(p_ids) and j.key is not null order by 1, 2) k;
+     where j.id = any(p_ids) and coalesce(j.key, '') <> '' order by 1, 2) k;
 end$$;
 
 -- Make the first of a mailbox claimable. Called under the key's lock when its head has left (or, in loose order, has
@@ -400,7 +400,7 @@ begin
   for v_passed in
     update agentrt.jobs j set status = 'blocked', kseq = nextval('agentrt.ord_seq')
       from unnest(p_ids, p_fences, p_loose) u(id, fence, loose)
-     where j.id = any(p_ids) and j.id = u.id and j.fence = u.fence and u.loose and j.key is not null and coalesce(j.status, '') = 'scheduled'
+     where j.id = any(p_ids) and j.id = u.id and j.fence = u.fence and u.loose and coalesce(j.key, '') <> '' and coalesce(j.status, '') = 'scheduled'
     returning j.agent, j.key loop
     perform agentrt.promote(v_passed.agent, v_passed.key, 0);
   end loop;
