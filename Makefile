@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+SIDE_BY_SIDE = -n 3 --dist loadfile  # the tests mostly wait; each worker has a server of its own
 
 .PHONY: demo run test check cases chaos bench-wake format clean
 
@@ -13,7 +14,7 @@ run: $(VENV)/.demo             ## the same services, kept up
 	$(BIN)/python -m agentrt.cli.demo --stay
 
 test: $(VENV)/.dev             ## the test suite on a real database
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 check: $(VENV)/.dev            ## format, lint, types
 	$(BIN)/ruff format --check .
@@ -21,7 +22,7 @@ check: $(VENV)/.dev            ## format, lint, types
 	$(BIN)/mypy
 
 cases: $(VENV)/.dev            ## the public fault reports of other systems, as tests
-	$(BIN)/python -m pytest tests/cases -v
+	$(BIN)/python -m pytest tests/cases $(SIDE_BY_SIDE)
 
 chaos: $(VENV)/.dev            ## kill -9 at random moments, 200 rounds, with a history checker (minutes)
 	$(BIN)/python -m tests.crash.chaos --rounds 200 --jobs 20
