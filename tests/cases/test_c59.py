@@ -6,6 +6,7 @@ Every trouble here echoes the secret where the service can. Its host may show, t
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Mapping
 
@@ -43,12 +44,16 @@ async def _stored(sql: Sql) -> str:
 
 
 async def _shown(database: str, job_ids: list[int]) -> str:
-    """What the command line tells of the jobs."""
+    """What the command line tells of the jobs, on a machine that does not know the secrets and so cannot hide them."""
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith(("DISCORD_", "OPENAI_", "ANTHROPIC_"))
+    }
     told = ""
     for job_id in job_ids:
         for words in (("show", str(job_id), "--verbose"), ("why", str(job_id))):
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "agentrt", *words, "--database", database),
+                env=environ,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
             )
@@ -74,7 +79,8 @@ async def test_the_token_of_a_webhook_is_in_no_log_row_or_output(
         for name, url in urls.items():
             monkeypatch.setenv(f"DISCORD_WEBHOOK_{name.upper()}", url)
         discord.fail_next(500, body=f"<p>{urls['page']}</p>", webhook="page", times=9)
-        echo = {"message": f"Unknown Webhook {urls['gone']}?wait=true", "code": 10015}
+        # The token alone too: only what knows the address can tell that it is one.
+        echo = {"message": f"Unknown {urls['gone'].rpartition('/')[2]} of {urls['gone']}?wait=true", "code": 10015}
         discord.fail_next(404, body=echo, webhook="gone")
         discord.cut_next(stored=True, webhook="cut", times=9)
         program = start("run", "agentrt.agents", "--poll", "600", "--log-level", "debug")
