@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import uuid
@@ -29,6 +30,9 @@ from agentrt.store.postgres import PostgresStore
 from tests.support import Program, Sql
 
 template = "agentrt_test_template"
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # a shell's background job ignores it, and so would its children
 
 
 @pytest.fixture(scope="session")

@@ -53,6 +53,9 @@ async def test_jobs_that_a_claim_brings_after_the_stop_has_begun_are_run_or_hand
 ) -> None:
     program = start("run", ledger, "--lease", "300", "--poll", "600")
     await program.until("supervisor.started")
+    first = await agentrt.to("nap").send(seconds=0)  # once it has ended, the statements of the start are over too
+    await first.result(timeout_s=30)
+    await sql.run("delete from agentrt.history")
     waiting = "select count(*) from pg_stat_activity where datname = $1 and wait_event_type = 'Lock' and query like '%claim(%'"
     lock = await asyncpg.connect(database)
     try:

@@ -120,7 +120,7 @@ async def test_a_gap_shows_in_the_status_while_a_worker_cannot_be_replaced(
 async def test_a_worker_that_dies_during_an_outage_is_replaced_after_it_however_long_it_was(
     own: OwnServer, start: Start
 ) -> None:
-    options = ("--processes", "2", "--wait", "0.3", "--poll", "600")
+    options = ("--processes", "2", "--wait", "1", "--poll", "600")
     program = start("run", agents, *options, environ={"AGENTRT_DATABASE_URL": own.dsn})
     await program.until("child.ready", count=2)
     victim = _pids(program)[0]
