@@ -28,7 +28,9 @@ from agentrt.engine.minder import (
     same_signal_s,
 )
 from agentrt.engine.supervisor import Supervisor, SupervisorFailed
-from agentrt.errors import ConfigError, StoreError
+from agentrt.errors import AgentrtError, ConfigError, StoreUnavailable
+from agentrt.store import Store
+from agentrt.store.listener import reconnect
 from agentrt.store.opening import open_store
 
 log = structlog.get_logger("agentrt.run")
@@ -271,21 +273,32 @@ def _options(plan: _Plan) -> list[str]:
 
 
 async def _release(plan: _Plan, dsn: str, supervisor: UUID) -> None:
-    """Give back what a dead child held."""
+    """Give back what a dead child held, and sign it off; an outage is waited out."""
     from agentrt.store.postgres import PostgresStore
 
     store = PostgresStore(dsn, plan.schema)
+    failures = 0
     try:
         while True:
-            report = await store.sweep(release_max, supervisor)
-            if report.made_ready or report.failed:
-                log.warning(
-                    "child.released", supervisor=str(supervisor), made_ready=report.made_ready, ended=report.failed
-                )
-            if len(report.made_ready) + len(report.failed) < release_max:
-                break
-        await store.leave(supervisor)
-    except StoreError as error:
+            try:
+                await _release_once(store, supervisor)
+                return
+            except StoreUnavailable as error:
+                failures += 1
+                if failures == 1:
+                    log.warning("child.not_released", error=str(error), meaning="its leases run out by themselves")
+                await asyncio.sleep(reconnect.delay_s(failures))
+    except AgentrtError as error:
         log.warning("child.not_released", error=str(error), meaning="its leases run out by themselves")
     finally:
         await store.close()
+
+
+async def _release_once(store: Store, supervisor: UUID) -> None:
+    released = release_max
+    while released == release_max:
+        report = await store.sweep(release_max, supervisor)
+        released = len(report.made_ready) + len(report.failed)
+        if released:
+            log.warning("child.released", supervisor=str(supervisor), made_ready=report.made_ready, ended=report.failed)
+    await store.leave(supervisor)

@@ -38,7 +38,7 @@ async def _full_again(program: Program, sql: Sql, count: int, without: set[int])
         pids = set(_pids(program))
         return len(pids) == count and not pids & without and await _live_rows(sql) == pids
 
-    await eventually(full, what=f"{count} new children that show in the database")
+    await eventually(full, within_s=75, what=f"{count} new children that show in the database")
 
 
 async def test_a_killed_worker_is_replaced_and_its_job_is_given_back_long_before_its_lease_ends(
@@ -117,6 +117,7 @@ async def test_a_gap_shows_in_the_status_while_a_worker_cannot_be_replaced(
     assert await program.ended(within_s=60) == 1
 
 
+@pytest.mark.timeout(240)
 async def test_a_worker_that_dies_during_an_outage_is_replaced_after_it_however_long_it_was(
     own: OwnServer, start: Start
 ) -> None:
