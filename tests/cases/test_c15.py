@@ -6,6 +6,7 @@ answer grants may be over by then, and must not be started.
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -47,11 +48,11 @@ async def block_when_told(file: str, seconds: float) -> str:
 async def test_an_agent_that_blocks_the_loop_for_many_leases_keeps_its_lease_and_those_beside_it(
     start: Start, client: agentrt.Client, sql: Sql, agent: str, result: str
 ) -> None:
-    options = ("run", ledger, "agents.py", "--lease", "1", "--poll", "600")
+    options = ("run", ledger, "agents.py", "--lease", "2", "--poll", "600")
     busy = start(*options, source=source, name="busy")
     beside = [await agentrt.to("nap").send(seconds=0.5) for _ in range(10)]
     await busy.noted("start", 10)
-    blocking = await agentrt.to(agent).send(seconds=5)
+    blocking = await agentrt.to(agent).send(seconds=7)
     await busy.noted("start", job=blocking.id)
     idle = start(*options, name="idle")
     await idle.until("supervisor.started")
@@ -79,6 +80,9 @@ async def test_a_job_whose_lease_ran_out_while_the_loop_was_blocked_is_not_start
     name = urlsplit(database).path[1:]
     waiting = "select count(*) from pg_stat_activity where datname = $1 and wait_event_type = 'Lock' and query like '%claim(%'"
 
+    other = start(*options, name="other")
+    await other.until("supervisor.started")
+    other.signal(signal.SIGSTOP)  # there in time to take the job over, and not before
     lock = await asyncpg.connect(database)
     try:
         holding = lock.transaction()
@@ -95,7 +99,7 @@ async def test_a_job_whose_lease_ran_out_while_the_loop_was_blocked_is_not_start
     finally:
         await lock.close()
     assert (await sql.until(late, "running"))["fence"] == 1
-    other = start(*options, name="other")
+    other.signal(signal.SIGCONT)
     await sql.until(late, "succeeded")
     assert await blocking.result(timeout_s=30) == "blocked"
     await busy.until("job.lease_lost", job_id=late)
