@@ -44,7 +44,6 @@ class Settings:
     beat_s: float = 10.0  # one statement: the supervisor's row, its own bell, what is due
     deaf_s: float = 1.0  # so long may the listener take to hear that bell
     stall_s: float = 1.0
-    cancel_grace_s: float = 10.0
     start_s: float = 60.0  # so long is a database waited for that is not up yet
 
     def __post_init__(self) -> None:
@@ -114,17 +113,6 @@ def schema_name(name: str) -> str:
 def embedded_directory(url: str) -> Path:
     """The folder of an `embedded:PATH` address."""
     return Path(url.partition(":")[2] or default_database.partition(":")[2]).expanduser().absolute()
-
-
-def environment_number(name: str, default: float, environ: Mapping[str, str] = os.environ) -> float:
-    """A number from the environment. Raises `ConfigError` that names the variable and what it holds."""
-    text = environ.get(name)
-    if not text:
-        return default
-    try:
-        return float(text)
-    except ValueError:
-        raise ConfigError(f"{name} is {text!r}; it must be a number, such as {default:g}.") from None
 
 
 def redact(text: str) -> str:
