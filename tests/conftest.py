@@ -21,6 +21,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
+from hypothesis import HealthCheck, settings
 
 import agentrt
 from agentrt.agent import Agent
@@ -30,6 +31,11 @@ from agentrt.store.postgres import PostgresStore
 from tests.support import Program, Sql
 
 template = "agentrt_test_template"
+# The gate says the same of the same code: the same values each time, and no deadline on a busy machine. Leaves no files.
+settings.register_profile(
+    "agentrt", database=None, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("agentrt")
 signal.signal(
     signal.SIGINT, signal.default_int_handler
 )  # a shell's background job ignores it, and so would its children

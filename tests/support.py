@@ -96,8 +96,8 @@ class Program:
     def events(self, event: str | None = None, **match: Any) -> list[dict[str, Any]]:
         """The log's JSON lines, those of one event and with these fields when given."""
         found = []
-        for line in self.log().splitlines():
-            if not line.startswith("{") or not line.endswith("}"):
+        for line in self.log().splitlines(keepends=True):
+            if not line.startswith("{") or not line.endswith("}\n"):  # the last may not be whole yet
                 continue
             entry = json.loads(line)
             if event in (None, entry.get("event")) and all(entry.get(k) == v for k, v in match.items()):

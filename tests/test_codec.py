@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter
 
@@ -18,8 +18,6 @@ from agentrt import codec
 from agentrt.errors import PayloadInvalid, PayloadTooLarge, UsageError
 from agentrt.model import error_chars_max, payload_bytes_max
 
-settings.register_profile("agentrt", database=None, deadline=None)  # leaves no files; a busy machine has no deadline
-settings.load_profile("agentrt")
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))  # what a database stores
 plain_values = st.recursive(
     st.none()
@@ -202,7 +200,6 @@ def test_a_text_of_exactly_the_limit_is_not_cut() -> None:
     assert codec.storable_text("x" * error_chars_max) == "x" * error_chars_max
 
 
-@settings(max_examples=200)
 @given(
     st.recursive(
         plain_values | bad_leaves, lambda inner: st.lists(inner) | st.dictionaries(any_text | st.integers(), inner)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.agents.fake_llm import FakeLlm, key
+from tests.agents.fake_llm import FakeLlm, idle_s, key
 
 
 @pytest.fixture
@@ -17,5 +17,5 @@ async def llm(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeLlm]:
         monkeypatch.setenv("OPENAI_API_KEY", key)
         monkeypatch.setenv("ANTHROPIC_API_KEY", key)
         monkeypatch.setenv("AGENTRT_LLM_MODEL", "small-1")
-        monkeypatch.setenv("AGENTRT_LLM_IDLE_S", "0.3")
+        monkeypatch.setenv("AGENTRT_LLM_IDLE_S", str(idle_s))
         yield server

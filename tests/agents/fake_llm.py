@@ -13,6 +13,7 @@ from aiohttp import web
 
 Provider = Literal["openai", "anthropic"]
 key = "sk-test-4f9c2b7d1e8a"
+idle_s = 1.0  # the silence that ends a stream: short to sit through, long for a machine that stands still
 both = pytest.mark.parametrize("provider", ["openai", "anthropic"])
 
 Reply = Callable[[web.Request, asyncio.Event], Awaitable[web.StreamResponse]]

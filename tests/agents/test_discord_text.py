@@ -46,7 +46,7 @@ def test_characters_outside_of_the_basic_plane_count_twice() -> None:
     assert [len(part) for part in split("🦦" * 2_500)] == [1_000, 1_000, 500]
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=200)
 @given(pieces(), st.integers(120, 400))
 def test_every_part_fits_shows_something_and_nothing_visible_is_lost(text: str, units_max: int) -> None:
     parts = split(text, units_max)
@@ -56,7 +56,7 @@ def test_every_part_fits_shows_something_and_nothing_visible_is_lost(text: str, 
         assert all(c in rest for c in visible(text))
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=200)
 @given(pieces(), st.integers(120, 400))
 def test_a_split_never_breaks_a_code_fence(text: str, units_max: int) -> None:
     for part in split(text, units_max) if units(text) > units_max else []:

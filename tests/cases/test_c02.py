@@ -71,6 +71,7 @@ async def test_a_listener_whose_connection_is_reset_is_rebuilt_at_once(proxy: Pr
     assert await program.stop() == 0
 
 
+@pytest.mark.timeout(240)
 async def test_when_every_connection_goes_silent_all_are_given_up_and_made_anew(
     proxy: Proxy, sql: Sql, start: Start
 ) -> None:

@@ -31,7 +31,7 @@ def _cpu_s(program: Program) -> float:
 async def _sit_through_an_outage(own: OwnServer, program: Program) -> None:
     """Stop the database, watch the idle worker for `outage_s`, start it again."""
     async with own.sql() as sql:
-        await sql.until(await sql.value(_enqueue), "succeeded", within_s=10)
+        await sql.until(await sql.value(_enqueue), "succeeded", within_s=20)
     spent_s, lines = _cpu_s(program), len(program.events())
     own.stop()
     began = time.monotonic()

@@ -35,7 +35,7 @@ async def unknown(hold: bool) -> int:
     return os.getpid()
 """
 )
-options = ("--lease", "1.5", "--poll", "600")
+options = ("--lease", "3", "--poll", "600")
 
 
 @pytest.fixture

@@ -67,4 +67,4 @@ async def test_an_idle_supervisor_takes_over_when_the_lease_ends_and_not_before(
     assert await job.result(timeout_s=20) == 2
 
     again = await sql.value("select claimed_at from agentrt.history where id = $1", job.id)
-    assert 0 <= (again - ends).total_seconds() < 5
+    assert 0 <= (again - ends).total_seconds() < 15

@@ -39,9 +39,10 @@ async def test_the_job_of_a_dead_supervisor_is_recovered_although_one_with_its_i
     dead = start(*options, source=source, name="dead", environ=named)
     orphan = await agentrt.to("first_hangs").send()
     await dead.noted("start")
-    waiting = [await agentrt.to("instant").options(delay_s=0.1).send(n=n) for n in range(5)]
+    waiting = [await agentrt.to("instant").options(delay_s=600).send(n=n) for n in range(5)]
 
     dead.kill()
+    await sql.run("update agentrt.jobs set run_after = now() where status = 'scheduled'")  # it ran none of them
     twin = start(*options, name="twin", environ=named)
     await twin.until("supervisor.started", supervisor=identity)
 

@@ -26,7 +26,7 @@ async def two_supervisors(start: Start, lease_s: float) -> tuple[Program, Progra
 
 
 async def test_a_job_many_leases_long_is_started_once(start: Start, client: agentrt.Client, sql: Sql) -> None:
-    one, two = await two_supervisors(start, lease_s=1.5)
+    one, two = await two_supervisors(start, lease_s=2)
 
     job = await agentrt.to("nap").send(seconds=6)
     assert await job.result(timeout_s=30) == "rested"

@@ -72,7 +72,7 @@ async def test_an_agent_that_blocks_the_loop_for_many_leases_keeps_its_lease_and
 async def test_a_job_whose_lease_ran_out_while_the_loop_was_blocked_is_not_started_late(
     start: Start, client: agentrt.Client, sql: Sql, database: str, tmp_path: Path
 ) -> None:
-    options = ("run", ledger, "agents.py", "--lease", "1", "--poll", "600")
+    options = ("run", ledger, "agents.py", "--lease", "2", "--poll", "600")
     busy = start(*options, source=source, name="busy")
     gate = tmp_path / "gate"
     blocking = await agentrt.to("block_when_told").send(file=str(gate), seconds=6)
@@ -83,6 +83,12 @@ async def test_a_job_whose_lease_ran_out_while_the_loop_was_blocked_is_not_start
     other = start(*options, name="other")
     await other.until("supervisor.started")
     other.signal(signal.SIGSTOP)  # there in time to take the job over, and not before
+    active = "select count(*) from pg_stat_activity where datname = $1 and state = 'active' and pid <> pg_backend_pid()"
+
+    async def answered() -> bool:
+        return bool(await sql.value(active, name) == 0)
+
+    await eventually(answered, what="nothing that the other one asked for before it was stopped is still on its way")
     lock = await asyncpg.connect(database)
     try:
         holding = lock.transaction()

@@ -19,7 +19,8 @@ from tests.support import Program, Sql, eventually
 
 pytestmark = pytest.mark.case
 ledger = str(Path(__file__).parent / "ledger.py")
-lease_s = 3.0
+lease_s = 4.5
+job_s = 10.0  # over two leases
 options = ("run", ledger, "--lease", str(lease_s), "--poll", "600")
 renewing = """
 select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and query like '%renew(%'
@@ -60,7 +61,7 @@ async def test_a_heartbeat_whose_connection_is_ended_is_repeated_and_the_job_goe
     start: Start, client: agentrt.Client, sql: Sql, database: str
 ) -> None:
     program = start(*options)
-    job = await agentrt.to("nap").send(seconds=7)
+    job = await agentrt.to("nap").send(seconds=job_s)
     await renewed(sql, job.id)
 
     lock = await asyncpg.connect(database)
@@ -79,7 +80,7 @@ async def test_a_heartbeat_that_waits_for_a_lock_for_less_than_the_lease_loses_n
     start: Start, client: agentrt.Client, sql: Sql, database: str
 ) -> None:
     program = start(*options)
-    job = await agentrt.to("nap").send(seconds=7)
+    job = await agentrt.to("nap").send(seconds=job_s)
     await renewed(sql, job.id)
 
     lock = await asyncpg.connect(database)
@@ -112,7 +113,7 @@ async def test_a_heartbeat_that_may_not_log_in_for_a_moment_is_repeated_and_the_
     start: Start, client: agentrt.Client, sql: Sql, role: str
 ) -> None:
     program = start(*options, environ={"AGENTRT_DATABASE_URL": role})
-    job = await agentrt.to("nap").send(seconds=7)
+    job = await agentrt.to("nap").send(seconds=job_s)
     await renewed(sql, job.id)
     name = urlsplit(role).username
 

@@ -51,7 +51,7 @@ async def test_an_owner_that_was_stopped_beyond_its_lease_can_write_nothing(
     gates = tmp_path / "first", tmp_path / "second"
     for gate in gates:
         gate.touch()
-    options = ("run", ledger, "agents.py", "--lease", "1.5", "--poll", "600")
+    options = ("run", ledger, "agents.py", "--lease", "2", "--poll", "600")
     frozen = start(*options, source=source, name="frozen")
     job = await agentrt.to("contested").send(first=str(gates[0]), second=str(gates[1]), blocking=blocking, late=late)
     await frozen.noted("start")

@@ -101,7 +101,7 @@ async def test_a_postponement_and_a_cancel_whose_reasons_cannot_be_stored_are_ke
 
     async with supervising(database, later, poll_s=600):
         job = await later.send()
-        await eventually(called_again, within_s=10)
+        await eventually(called_again, within_s=20)
         assert await sql.value("select last_error from agentrt.jobs") == "RetryAfter: limit\\x00\\ud800"
         await job.cancel("why\x00not\ud800")
         with pytest.raises(agentrt.JobCancelled, match=r"why\\x00not\\ud800"):

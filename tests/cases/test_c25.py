@@ -67,6 +67,5 @@ async def test_after_cancelled_an_agent_does_nothing_and_what_is_done_stays_done
         assert all(note["at"] <= row["at"] for note in notes[row["id"]])
         if not needed[row["id"]]:
             assert row["state"] == "succeeded"
-    states = [row["state"] for row in rows]
-    assert states.count("succeeded") >= jobs_count // 4
-    assert states.count("cancelled") >= jobs_count // 2
+    assert [row["state"] for row in rows].count("succeeded") >= jobs_count // 4
+    assert any(row["state"] == "cancelled" and notes[row["id"]] for row in rows), "no cancel met a running job"

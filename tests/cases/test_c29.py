@@ -33,7 +33,7 @@ async def test_a_job_that_waits_is_cancelled_at_once_and_never_starts_again(
     async with supervising(database, waiting, other, poll_s=600):
         delayed = await waiting.options(delay_s=600).send()
         backing_off = await waiting.options(key="k").send(fail=True)
-        await sql.until(backing_off.id, "scheduled", within_s=10)
+        await sql.until(backing_off.id, "scheduled", within_s=20)
         blocked = await waiting.options(key="k").send()
         unknown = await agentrt.to("nobody knows it").send()
         assert [await job.status() for job in (delayed, blocked, unknown)] == ["scheduled", "blocked", "ready"]

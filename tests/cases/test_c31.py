@@ -18,7 +18,7 @@ ledger = str(Path(__file__).parent / "ledger.py")
 async def test_a_job_many_leases_long_is_finished_by_the_process_that_drains(
     start: Start, client: agentrt.Client, sql: Sql
 ) -> None:
-    options = ("run", ledger, "--lease", "1", "--drain", "60", "--poll", "600")
+    options = ("run", ledger, "--lease", "2", "--drain", "60", "--poll", "600")
     draining = start(*options, name="draining")
     job = await agentrt.to("nap").send(seconds=6)
     await draining.noted("start")

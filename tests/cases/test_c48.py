@@ -19,6 +19,7 @@ from tests.support import Sql
 
 pytestmark = pytest.mark.case
 delay_s = 1.5
+late_s = 120.0  # by far less than the zones differ
 instant = agentrt.to("instant")
 
 
@@ -57,7 +58,7 @@ async def test_an_aware_time_is_the_same_moment_in_every_process(
         await job.result(timeout_s=30)
     rows = await sql.rows("select run_after, claimed_at from agentrt.history order by id")
     assert [row["run_after"] for row in rows] == [asked[0]] * 5
-    assert all(timedelta(0) <= row["claimed_at"] - row["run_after"] < timedelta(seconds=10) for row in rows)
+    assert all(timedelta(0) <= row["claimed_at"] - row["run_after"] < timedelta(seconds=late_s) for row in rows)
 
 
 async def test_a_delay_counts_from_the_databases_clock_whatever_the_zones(
@@ -67,7 +68,7 @@ async def test_a_delay_counts_from_the_databases_clock_whatever_the_zones(
     job = await instant.options(delay_s=delay_s).send()
     await job.result(timeout_s=30)
     row = await sql.job(job.id)
-    assert timedelta(seconds=delay_s) <= row["claimed_at"] - row["created_at"] < timedelta(seconds=delay_s + 15)
+    assert timedelta(seconds=delay_s) <= row["claimed_at"] - row["created_at"] < timedelta(seconds=delay_s + late_s)
 
 
 async def test_a_naive_time_is_refused_and_the_error_says_what_to_give(

@@ -31,7 +31,7 @@ async def _all_slots_taken_and_a_queue(
 
 async def _prompt_again(sql: Sql, program: Program) -> None:
     await program.until("database.back")
-    await sql.until(await sql.value(_instant), "succeeded", within_s=10)
+    await sql.until(await sql.value(_instant), "succeeded", within_s=20)
     assert not program.events("claim.found_by_poll")
     assert await program.stop() == 0
 
@@ -64,11 +64,11 @@ async def test_after_an_outage_shorter_than_the_lease_every_job_has_run_once(own
 async def test_after_an_outage_longer_than_the_lease_every_job_ends_and_none_stays_running(
     own: OwnServer, start: Start
 ) -> None:
-    options = ("--slots", "10", "--lease", "2", "--poll", "600")
+    options = ("--slots", "10", "--lease", "3", "--poll", "600")
     program = start("run", agents, *options, environ={"AGENTRT_DATABASE_URL": own.dsn})
     await program.until("supervisor.started")
     async with own.sql() as sql:
-        short, long = await _all_slots_taken_and_a_queue(sql, program, short_s=3, long_s=15)
+        short, long = await _all_slots_taken_and_a_queue(sql, program, short_s=3, long_s=10)
     own.stop()
 
     await program.until("database.lost")

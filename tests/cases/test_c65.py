@@ -49,8 +49,8 @@ async def test_a_killed_worker_is_replaced_and_its_job_is_given_back_long_before
     job_id = await sql.value(
         """insert into agentrt.jobs(agent, payload) values ('nap', '{"seconds": 3}') returning id"""
     )
-    await program.until("job.claimed", job_id=job_id)
-    victim = program.notes("start")[0]["pid"]
+    (begun,) = await program.noted("start", job=job_id)
+    victim = begun["pid"]
     os.kill(victim, signal.SIGKILL)
 
     (died,) = await program.until("child.died")
@@ -70,7 +70,7 @@ async def test_when_all_workers_are_killed_all_are_replaced_and_work(sql: Sql, s
         os.kill(pid, signal.SIGKILL)
     await _full_again(program, sql, 4, dead)
     job_id = await sql.value("insert into agentrt.jobs(agent) values ('instant') returning id")
-    await sql.until(job_id, "succeeded", within_s=10)
+    await sql.until(job_id, "succeeded", within_s=20)
     assert await program.stop() == 0
 
 
@@ -103,7 +103,7 @@ async def test_a_gap_shows_in_the_status_while_a_worker_cannot_be_replaced(
     program = start("run", "agents.py", "--processes", "2", source=_fine)
     await program.until("child.ready", count=2)
     await _full_again(program, sql, 2, set())
-    (tmp_path / "agents.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    (tmp_path / "agents.py").write_text("import time; time.sleep(600)")  # its successor never becomes ready
     victim, other = _pids(program)
     os.kill(victim, signal.SIGKILL)
 
@@ -114,7 +114,7 @@ async def test_a_gap_shows_in_the_status_while_a_worker_cannot_be_replaced(
     status = start("agents", "--json", name="status")
     assert await status.ended() == 0
     assert '"workers": 1' in status.log()
-    assert await program.ended(within_s=60) == 1
+    assert await program.stop() == 0
 
 
 @pytest.mark.timeout(240)
@@ -127,7 +127,7 @@ async def test_a_worker_that_dies_during_an_outage_is_replaced_after_it_however_
     victim = _pids(program)[0]
     own.stop()
     os.kill(victim, signal.SIGKILL)
-    await program.until("child.died", count=8, within_s=60)  # more than a worker that cannot start would be granted
+    await program.until("child.died", count=7, within_s=90)  # more than a worker that cannot start would be granted
 
     own.start()
     async with own.sql() as sql:

@@ -118,7 +118,7 @@ async def test_an_exception_that_cannot_be_read_ends_its_attempt_and_nothing_els
     async with supervising(database, strange, neighbour, poll_s=600) as supervisor:
         beside = [await neighbour.send(n) for n in range(5)]
         job = await strange.send()
-        ended: dict[str, Any] = await sql.until(job.id, "succeeded", "failed", "scheduled", within_s=10)
+        ended: dict[str, Any] = await sql.until(job.id, "succeeded", "failed", "scheduled", within_s=20)
         if name.startswith("later"):
             assert ended["state"] == "failed" or ended["last_error"].startswith("RetryAfter")
         else:

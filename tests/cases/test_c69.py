@@ -42,7 +42,7 @@ async def _hears(waiting: asyncio.Task[object]) -> object:
 async def test_a_waiter_in_another_process_hears_of_every_end_at_once(
     timeout_s: float | None, start: Start, client: agentrt.Client, sql: Sql
 ) -> None:
-    start("run", "agents.py", "--poll", "600", source=source)
+    await start("run", "agents.py", "--poll", "600", source=source).until("supervisor.started")
 
     failed = asyncio.ensure_future((await failing.send()).result(timeout_s=timeout_s))
     with pytest.raises(agentrt.JobFailed, match="no more paper") as failure:
@@ -89,7 +89,7 @@ async def test_an_unknown_id_raises_at_once(timeout_s: float | None, client: age
 async def test_a_job_that_was_pruned_or_deleted_raises_at_once(
     timeout_s: float | None, start: Start, client: agentrt.Client, sql: Sql
 ) -> None:
-    start("run", "agents.py", "--poll", "600", source=source)
+    await start("run", "agents.py", "--poll", "600", source=source).until("supervisor.started")
     pruned = await instant.send(n=1)
     await sql.until(pruned.id, "succeeded")
     await sql.run("delete from agentrt.history where id = $1", pruned.id)
@@ -106,7 +106,7 @@ async def test_a_job_that_was_pruned_or_deleted_raises_at_once(
 
 
 async def test_a_timeout_ends_the_wait_and_not_the_job(start: Start, client: agentrt.Client, sql: Sql) -> None:
-    start("run", "agents.py", "--poll", "600", source=source)
+    await start("run", "agents.py", "--poll", "600", source=source).until("supervisor.started")
     job = await endless.send()
     with pytest.raises(agentrt.ReplyTimeout, match=f"job {job.id} within 0.2 s"):
         await job.result(timeout_s=0.2)

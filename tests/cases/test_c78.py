@@ -28,7 +28,7 @@ async def test_notices_of_two_processes_wait_as_the_body_says_and_arrive_once(
             assert await program.stop() == 0
 
     assert sorted(discord.contents()) == sorted(f"n{n}" for n in range(count))
-    assert discord.statuses().count(429) < count
+    assert discord.statuses().count(429) < 2 * count  # who hammers on gets hundreds
     ends = await sql.rows("select state, attempt from agentrt.history")
     assert [(end["state"], end["attempt"]) for end in ends] == [("succeeded", 1)] * count
     assert await sql.value("select count(*) from agentrt.attempts where reason <> 'later'") == 0

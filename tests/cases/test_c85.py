@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
+from aiohttp import web
 
 import agentrt
 from agentrt import Agent, Retry
 from agentrt.agents import llm_task
 from agentrt.agents.llm_task import LlmAnswer
 from tests.agents import conftest
-from tests.agents.fake_llm import FakeLlm, answer, error
+from tests.agents.fake_llm import FakeLlm, Reply, answer, error
 from tests.conftest import supervising
 from tests.support import Sql, eventually
 
@@ -29,11 +31,20 @@ def _http_date(ahead_s: float) -> str:
     return format_datetime(datetime.now(UTC) + timedelta(seconds=ahead_s), usegmt=True)
 
 
-@pytest.mark.parametrize(("code", "told", "least_s"), [(429, "2", 2), (503, "1.5", 1.5), (429, "date", 1)])
+async def _in_three_seconds(request: web.Request, closing: asyncio.Event) -> web.StreamResponse:
+    """Counts from the answer, however long the runtime took to ask."""
+    return await error(429, {"Retry-After": _http_date(3)})(request, closing)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "least_s"),
+    [(error(429, {"Retry-After": "2"}), 2), (error(503, {"Retry-After": "1.5"}), 1.5), (_in_three_seconds, 1)],
+    ids=["429, 2", "503, 1.5", "429, a date"],
+)
 async def test_a_told_wait_is_kept_and_costs_no_attempt(
-    database: str, sql: Sql, llm: FakeLlm, client: agentrt.Client, code: int, told: str, least_s: float
+    database: str, sql: Sql, llm: FakeLlm, client: agentrt.Client, refusal: Reply, least_s: float
 ) -> None:
-    llm.says(error(code, {"Retry-After": _http_date(3) if told == "date" else told}), answer("openai", "yes"))
+    llm.says(refusal, answer("openai", "yes"))
     async with supervising(database, quick, poll_s=600):
         row = await sql.until((await quick.send("Hi")).id, "failed", "succeeded")
 

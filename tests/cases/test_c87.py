@@ -11,7 +11,7 @@ from agentrt import Agent, Retry
 from agentrt.agents import llm_task
 from agentrt.agents.llm_task import LlmAnswer
 from tests.agents import conftest
-from tests.agents.fake_llm import FakeLlm, Reply, answer, openai_chunks, silence, stream
+from tests.agents.fake_llm import FakeLlm, Reply, answer, idle_s, openai_chunks, silence, stream
 from tests.conftest import supervising
 from tests.support import Sql
 
@@ -30,7 +30,7 @@ async def test_silence_over_the_idle_limit_is_a_failure_that_is_retried(
         row = await sql.until((await quick.send("Hi")).id, "failed", "succeeded")
 
     assert (row["state"], row["attempt_count"]) == ("succeeded", 2)
-    assert "was silent for 0.3 s" in await sql.value("select text from agentrt.attempts where reason = 'error'")
+    assert f"was silent for {idle_s:g} s" in await sql.value("select text from agentrt.attempts where reason = 'error'")
     assert len(llm.requests) == 2
 
 

@@ -83,6 +83,16 @@ async def doomed(n: int) -> int:
 
 
 @agent(retry=often)
+async def held(n: int) -> int:
+    """Its first attempt goes on until its process is killed."""
+    note("start")
+    if current().attempt == 1:
+        await asyncio.Event().wait()
+    note("end")
+    return n
+
+
+@agent(retry=often)
 async def child(parent: int, token: str) -> str:
     note("start")
     await work()

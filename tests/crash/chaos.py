@@ -3,9 +3,10 @@
     python -m tests.crash.chaos --rounds 200 --jobs 20 [--seed N] [--database URL]
 
 Each round sends jobs, kills one of the supervisors at a random moment, puts another in its place, and waits until its jobs
-are done. Several rounds overlap, so that a kill hits the jobs of others, too. Exit code 1: a promise was broken; the
-violations are shown, and the database schema and the logs are kept. The seed repeats the jobs and the choices, not the
-timing.
+are done. Several rounds overlap, so that a kill hits the jobs of others, too. One more kill is aimed: it takes the
+supervisor of a job that only a kill can end, so that every run has cost an attempt at least. Exit code 1: a promise was
+broken; the violations are shown, and the database schema and the logs are kept. The seed repeats the jobs and the choices,
+not the timing.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from tests.crash import agents
 from tests.crash.checker import Evidence, SentJob, check
 from tests.support import Program, eventually
 
-lease_s = 1.0
+lease_s = 2.0
 fleet_size = 3
 overlap = 3
-kill_within_s = 0.4  # after the send: about as long as a round's jobs take
+kill_within_s = 0.04  # after the end of one of its jobs, drawn for each round: about as long as a job takes
 stuck_s = 90.0  # far beyond what a lease and a retry take: who waits so long waits for a wake-up that was lost
 shown_max = 50
 keys_a_round = 2
@@ -86,7 +87,14 @@ class Fleet:
 
     def kill(self, which: float) -> None:
         """Kill one, the older the likelier (the youngest still start and hold nothing), and start another."""
-        victim = self._alive.pop(int(which**2 * len(self._alive)))
+        self._kill(self._alive[int(which**2 * len(self._alive))])
+
+    def kill_pid(self, pid: int) -> None:
+        """Kill this one, and start another."""
+        self._kill(next(program for program in self._alive if program.pid == pid))
+
+    def _kill(self, victim: Program) -> None:
+        self._alive.remove(victim)
         ended = victim.process.poll()
         victim.kill()
         self.kills += 1
@@ -107,6 +115,11 @@ class Fleet:
     def notes(self) -> list[dict[str, Any]]:
         """The ledger of all."""
         return self._all[-1].notes()
+
+    async def noted(self, kind: str, job_id: int) -> dict[str, Any]:
+        """Wait for a note of this kind about the job, by whichever supervisor."""
+        (note,) = await self._all[-1].noted(kind, job=job_id)
+        return note
 
     def end(self) -> None:
         for program in self._all:
@@ -142,25 +155,44 @@ async def send(messages: list[Message[Any]]) -> tuple[list[agentrt.Job[Any]], li
     return jobs, sent
 
 
-async def wait_for(jobs: list[agentrt.Job[Any]], dice: random.Random) -> None:
-    """Until all have ended, in whichever way. Raises `ChaosError` for those that do not."""
-    shuffled = dice.sample(jobs, len(jobs))
-    results = await asyncio.gather(*(job.result(timeout_s=stuck_s) for job in shuffled), return_exceptions=True)
-    stuck = [result.job_id for result in results if isinstance(result, agentrt.ReplyTimeout)]
-    if stuck:
-        raise ChaosError(f"jobs {stuck} did not end within {stuck_s:g} s")
-    for result in results:
-        if isinstance(result, BaseException) and not isinstance(result, agentrt.JobError):
-            raise result
+async def has_ended(job: agentrt.Job[Any]) -> bool:
+    """Wait for a job's end, whichever that is; False: it did not come."""
+    try:
+        await job.result(timeout_s=stuck_s)
+    except agentrt.ReplyTimeout:
+        return False
+    except agentrt.JobError:
+        pass
+    return True
 
 
 async def play_round(plan: Plan, fleet: Fleet, number: int) -> list[SentJob]:
-    """One round; returns what it sent."""
+    """One round; returns what it sent. Raises `ChaosError` for jobs that do not end."""
     dice = random.Random(f"{plan.seed}/{number}")
     jobs, sent = await send(messages_of(dice, plan.jobs))
-    await asyncio.sleep(dice.uniform(0, kill_within_s))
-    fleet.kill(dice.random())
-    await wait_for(jobs, dice)
+    waits = {asyncio.ensure_future(has_ended(job)): job.id for job in dice.sample(jobs, len(jobs))}
+    try:
+        # Not by the clock: a fast machine has done all before a slow one begins.
+        ended_first = dice.randrange(len(jobs))
+        while sum(wait.done() for wait in waits) < ended_first:
+            await asyncio.wait([wait for wait in waits if not wait.done()], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(dice.uniform(0, kill_within_s))
+        fleet.kill(dice.random())
+        stuck = [job_id for wait, job_id in waits.items() if not await wait]
+    finally:
+        for wait in waits:
+            wait.cancel()
+    if stuck:
+        raise ChaosError(f"jobs {stuck} did not end within {stuck_s:g} s")
+    return sent
+
+
+async def play_aimed_kill(fleet: Fleet) -> list[SentJob]:
+    """Kill whoever runs a job whose first attempt has no other end; returns what was sent."""
+    (job,), sent = await send([agents.held.message(0)])
+    fleet.kill_pid((await fleet.noted("start", job.id))["pid"])
+    if not await has_ended(job):
+        raise ChaosError(f"job {job.id} did not end within {stuck_s:g} s after its first process was killed")
     return sent
 
 
@@ -191,6 +223,7 @@ async def run(plan: Plan, say: Callable[[str], None]) -> Outcome:
             async with asyncio.TaskGroup() as group:
                 for _ in range(overlap):
                     group.create_task(play_some())
+            sent += await play_aimed_kill(fleet)
             await until_empty(plan)
             complaints = await fleet.stop()
         except* (ChaosError, AssertionError) as failed:

@@ -11,7 +11,7 @@ import agentrt
 from tests.conftest import Start
 from tests.support import Sql
 
-lease_s = 1.0
+lease_s = 2.0
 ledger = str(Path(__file__).parent.parent / "cases" / "ledger.py")
 source = f"""
 import asyncio, time

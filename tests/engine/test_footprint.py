@@ -6,6 +6,7 @@ import asyncio
 from urllib.parse import urlsplit
 
 import psutil
+import pytest
 
 from tests.conftest import Start
 from tests.support import Sql, eventually
@@ -22,6 +23,7 @@ mebibyte = 1024 * 1024
 idle_window_s = 20.0
 
 
+@pytest.mark.timeout(480)
 async def test_memory_stays_flat_over_fifty_thousand_jobs(start: Start, sql: Sql) -> None:
     program = start("run", "agents.py", "--log-level", "warning", "--poll", "600", source=noop)
     process = psutil.Process(program.pid)

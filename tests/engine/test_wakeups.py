@@ -118,13 +118,13 @@ async def test_a_retry_a_delay_and_a_nearer_delay_are_woken_by_the_timer(
         return 1
 
     async with supervising(database, echo, once_broken, poll_s=600) as supervisor:
-        far = await echo.options(delay_s=1.5).send(1)
+        far = await echo.options(delay_s=6).send(1)
         near = await echo.options(delay_s=0.4).send(2)
         broken = await once_broken.send()
         for job in (near, broken, far):
-            await job.result(timeout_s=soon_s)
+            await job.result(timeout_s=2 * soon_s)
         late = await sql.rows(
             "select id, extract(epoch from claimed_at - run_after)::float8 as late from agentrt.history"
         )
-        assert all(-0.001 <= row["late"] < 1 for row in late), late
+        assert all(-0.001 <= row["late"] < 5 for row in late), late
         assert supervisor.stats.claimed["poll"] == 0

@@ -111,11 +111,11 @@ def postmaster(folder: Path) -> psutil.Process:
     return psutil.Process(int((folder / "data/postmaster.pid").read_text().split()[0]))
 
 
-def wait_until(holds: Callable[[], bool], what: str) -> None:
+def wait_until(holds: Callable[[], bool], what: str, every_s: float = 0.1) -> None:
     deadline = time.monotonic() + bound_s
     while not holds():
         assert time.monotonic() < deadline, f"not within {bound_s:g} s: {what}"
-        time.sleep(0.1)
+        time.sleep(every_s)
 
 
 def is_awaited(lock: Path) -> bool:
@@ -307,7 +307,7 @@ def test_processes_that_start_together_on_an_empty_folder_get_one_server(empty: 
 
 def test_a_creation_that_was_killed_half_way_is_done_again(empty: Place) -> None:
     killed = empty.start_user()
-    wait_until((empty.folder / "data.new/PG_VERSION").exists, "initdb is at work")
+    wait_until((empty.folder / "data.new/PG_VERSION").exists, "initdb is at work", every_s=0.002)
     killed.end(signal.SIGKILL)
     assert not (empty.folder / "data").exists()
     (empty.folder / "data.new").mkdir(exist_ok=True)

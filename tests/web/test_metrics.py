@@ -57,7 +57,8 @@ async def test_the_metrics_count_what_happened(opened: Open, client: agentrt.Cli
             await worker.send(how)
 
         async def all_ended() -> bool:
-            return bool(await sql.value("select count(*) from agentrt.history") == 4)
+            ended = await sql.value("select count(*) from agentrt.history")
+            return bool(ended == 4 and door.supervisor.running_jobs == 0 and door.supervisor.health()["ok"])
 
         await eventually(all_ended)
         found = await metrics_of(door)
@@ -121,7 +122,10 @@ class WatchedTwin(PostgresStore):
         return await super().counts()
 
 
-async def test_however_many_ask_the_database_is_asked_once(opened: Open, database: str) -> None:
+async def test_however_many_ask_the_database_is_asked_once(
+    opened: Open, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "counts_kept_s", 600.0)
     store = Watched(database)
     async with opened(worker) as door, door_of(door.supervisor, store) as watched:
         answers = await asyncio.gather(*(watched.ask(path) for path in ["metrics", "state.json"] * 40))
