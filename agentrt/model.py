@@ -315,6 +315,14 @@ class SweepReport:
     next_s: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a supervisor's beat saw. `unknown`: agents that are not its own, by how many ready jobs they have."""
+
+    ready: bool
+    unknown: dict[str, int]
+
+
 JobRow = dict[str, Any]  # one row of the view `all_jobs`, as the command line shows it
 
 

@@ -14,7 +14,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
 import structlog
@@ -33,6 +33,9 @@ cancel_look_s = 60.0
 days_ahead = 7
 days_every_s = 3600.0
 timer_max_s = 3600.0
+unknown_told_max = 100  # agents; one more name in the log would not help whoever reads it
+unknown_at_once_max = 20
+counted_max = 1_000  # of an unknown agent's jobs; see beat in the migrations
 
 
 class Bell:
@@ -85,6 +88,7 @@ class Janitor:
         self.cancel_bell = Bell()
         self.beat_bell = Bell()
         self._heard_cancel_at = 0.0
+        self._told: list[str] = []  # unknown agents that the log has named
         self.on_beat: Callable[[bool], None] = lambda _ready: None
 
     async def due(self) -> None:
@@ -128,12 +132,26 @@ class Janitor:
         while True:
             self._heard_bell.clear()
             listening = self._listener.connection  # one that began to listen after the bell was rung proves nothing
-            ready = await self._store.beat(self._supervisor, {**about, "state": self.state})
-            self.on_beat(ready)
+            names_max = min(unknown_at_once_max, unknown_told_max - len(self._told))
+            now = {"state": self.state, "told": self._told, "names_max": names_max}
+            seen = await self._store.beat(self._supervisor, about | now)
+            self.on_beat(seen.ready)
+            self._tell_unknown(seen.unknown)
             same = listening is not None and listening is self._listener.connection
             if same and not await self._hears_itself():
                 await self._listener.rebuild(f"its own bell was not heard within {self._settings.deaf_s:g} s")
             await self.beat_bell.wait(min(self._settings.beat_s, self._settings.poll_s))
+
+    def _tell_unknown(self, jobs: Mapping[str, int]) -> None:
+        """Say once of each agent that its jobs are not for this process."""
+        for agent, count in jobs.items():
+            self._told.append(agent)
+            log.info(
+                "agent.unknown",
+                agent=agent,
+                jobs=count if count < counted_max else f"{counted_max} or more",
+                meaning="ready, and left alone: no module of this process declares their agent; one that does will run them",
+            )
 
     async def _hears_itself(self) -> bool:
         try:

@@ -1,6 +1,6 @@
 """C07, claim: during a rolling deploy an old worker, or its sweeper, takes a job of an agent that it does not know.
 
-It must be left alone, without costing an attempt, until a process that knows it comes.
+It must be left alone, without costing an attempt, until a process that knows it comes; and the log says so, once an agent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 
 import agentrt
 from tests.conftest import Start
-from tests.support import Sql
+from tests.support import Sql, eventually
 
 pytestmark = pytest.mark.case
 
@@ -82,3 +82,27 @@ async def test_a_sweeper_that_does_not_know_the_agent_gives_a_lapsed_job_back_an
     assert await job.result(timeout_s=30) == newer.pid
     assert (await sql.job(job.id))["attempt_count"] == 2
     assert not worker.events("job.claimed", job_id=job.id)
+
+
+async def test_the_log_says_once_of_each_unknown_agent_how_many_of_its_jobs_are_left_alone(
+    modules: None, start: Start, client: agentrt.Client, sql: Sql
+) -> None:
+    jobs = [await agentrt.to("unknown").send(hold=False) for _ in range(2)]
+    worker = start("run", "old.py", "--lease", "3", "--poll", "0.2", name="old")  # it beats as often as it polls
+    (said,) = await worker.until("agent.unknown")
+    assert (said["agent"], said["jobs"]) == ("unknown", 2)
+
+    jobs += [await agentrt.to(name).send(hold=False) for name in ("unknown", "another")]
+    (said,) = await worker.until("agent.unknown", agent="another")
+    assert said["jobs"] == 1
+    for _ in range(3):
+        beat_at = await sql.value("select beat_at from agentrt.supervisors")
+
+        async def beaten(before: object = beat_at) -> bool:
+            return bool(await sql.value("select beat_at > $1 from agentrt.supervisors", before))
+
+        await eventually(beaten)
+    assert [entry["agent"] for entry in worker.events("agent.unknown")] == ["unknown", "another"]
+    rows = [await sql.job(job.id) for job in jobs]
+    assert {(row["state"], row["attempt_count"], row["fence"]) for row in rows} == {("ready", 0, 0)}
+    assert await worker.stop() == 0

@@ -5,6 +5,7 @@ A queue is often analysed in the moment it is empty, and a session keeps the pla
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 
 import asyncpg
@@ -13,7 +14,7 @@ import pytest
 from agentrt.model import Reschedule, SweepReport
 from agentrt.store.postgres import PostgresStore, lane
 from tests.store.plans import Plan, Plans
-from tests.store.verbs import claim, fail, give_back, here, message, oops, policy, record, send, succeed
+from tests.store.verbs import beat, claim, fail, give_back, here, message, oops, policy, record, send, succeed
 
 rounds = 7  # a statement that is not pinned is planned for its values five times, and then perhaps for any
 
@@ -31,7 +32,7 @@ select case when n % 10 = 9 then 'other' else 'a' end, k.key, case when k.key is
 # Read from end to end only what holds nothing but what the statement is after: the sweep looks at each lease of what
 # runs now, and due at the front of those that wait.
 read_whole = {("sweep", "jobs_running"), ("sweep", "leases"), ("due", "jobs_due")}
-hot = {"claim", "finish", "reschedule", "due", "sweep", "renew", "record", "send", "promote", "jobs_gate"}
+hot = {"beat", "claim", "finish", "reschedule", "due", "sweep", "renew", "record", "send", "promote", "jobs_gate"}
 others = {"lock_keys_of", "bury", "cancel", "retry", "results"}
 small_tables = {"history", "history_default", "supervisors", "migrations"}
 
@@ -41,6 +42,7 @@ async def walk(store: PostgresStore) -> None:
     await send(store, *(message(delay_s=delay_s) for delay_s in (0, 0, 0, 0, 60)))
     await send(store, message("b", "k"), message("b", "k"), message("b", "hot", dedup="d"))
     await send(store, message("b", "k"))
+    await beat(store)
     jobs = await store.claim(here, [(policy("a", limit=1_000_000), 8), (policy("b"), 4)], 12)
     assert len(jobs) > 4
     assert await store.renew([(job.id, job.fence, 60.0) for job in jobs]) == {job.id for job in jobs}
@@ -120,6 +122,17 @@ class Watched:
             }
         )
 
+    async def blocks_of_a_beat(self, agents: list[str], told: list[str]) -> int:
+        """How many blocks a beat looks at. The first one in a session reads the catalogue, too, and does not count."""
+        beat = (
+            "explain (analyze, buffers, format json)"
+            f""" select * from "{self._store.schema}".beat($1, 'h', 1, $2, 1, 'running', $3, 20)"""
+        )
+        for _ in range(2):
+            (plan,) = json.loads(await self._connection.fetchval(beat, here, agents, told))
+        blocks: int = plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
+        return blocks
+
 
 @pytest.fixture
 async def watched(bare: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
@@ -155,3 +168,10 @@ async def test_every_verb_reaches_the_jobs_by_an_index_and_sorts_none(
     analysed = await watched.plans_of_a_new_session()
     if found := faults(plans + analysed):
         pytest.fail("\n".join(found), pytrace=False)
+
+
+async def test_a_beat_skips_over_the_jobs_of_an_agent_however_many_are_ready(watched: Watched) -> None:
+    await watched.fill(300_000)
+    for agents, told in ((["a", "other"], []), (["a"], ["other"]), (["nobody sends to it"], ["a", "other"])):
+        assert await watched.blocks_of_a_beat(agents, told) < 100, (agents, told)
+    assert await watched.blocks_of_a_beat(["nobody sends to it"], []) < 3_000  # two are new: their jobs are counted

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from agentrt.model import (
     AgentPolicy,
+    Beat,
     Claimed,
     Failure,
     Finish,
@@ -154,8 +155,9 @@ class Ears:
         return [channel for channel, _ in await self.until("bell") if channel != "bell"]
 
 
-async def beat(store: Store, supervisor: UUID = here) -> None:
-    await store.beat(supervisor, {"host": "h", "pid": 1, "agents": ["a"], "slots": 1, "state": "running"})
+async def beat(store: Store, supervisor: UUID = here, *, told: Sequence[str] = (), names_max: int = 20) -> Beat:
+    about = {"host": "h", "pid": 1, "agents": ["a"], "slots": 1, "state": "running"}
+    return await store.beat(supervisor, {**about, "told": told, "names_max": names_max})
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from uuid import UUID
 from agentrt.errors import LeaseLost, SchemaOutdated
 from agentrt.model import (
     AgentPolicy,
+    Beat,
     Claimed,
     Finish,
     JobRow,
@@ -240,12 +241,11 @@ class PostgresStore(DurableVerbs):
 
     # -------------------------------------------------------------- supervisors
 
-    async def beat(self, supervisor: UUID, about: Mapping[str, Any]) -> bool:
-        (row,) = await self._main.fetch(
-            self._sql["beat"], supervisor, about["host"], about["pid"], about["agents"], about["slots"], about["state"]
-        )
+    async def beat(self, supervisor: UUID, about: Mapping[str, Any]) -> Beat:
+        statement = self._sql["beat"]
+        (row,) = await self._main.fetch(statement, supervisor, *(about[name] for name in statement.names[1:]))
         await self._lanes.close_idle()
-        return bool(row[0])
+        return Beat(row["ready"], dict(zip(row["unknown"], row["unknown_jobs"], strict=True)))
 
     async def tidy_leases(self) -> int:
         (row,) = await self._main.fetch(self._sql["tidy_leases"])

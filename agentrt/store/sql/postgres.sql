@@ -119,8 +119,8 @@ select :id::bigint between 1 and last_value and is_called as issued from agentrt
 select * from agentrt.results(:ids);
 
 -- name: beat
--- Show that a supervisor lives, and ring its own bell. Returns: whether a job of its agents is ready.
-select agentrt.beat(:supervisor, :host, :pid, :agents, :slots, :state);
+-- Show that a supervisor lives, and ring its own bell. Returns: ready, unknown, unknown_jobs.
+select * from agentrt.beat(:supervisor, :host, :pid, :agents, :slots, :state, :told, :names_max);
 
 -- name: leave
 -- A supervisor ends. Returns: nothing.

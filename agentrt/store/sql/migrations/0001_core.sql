@@ -676,19 +676,37 @@ begin
   return next;
 end$$;
 
--- Register a supervisor or show that it lives, and ring its own bell. Returns whether a job of its agents is ready: the
--- look behind lost notifications, at no statement of its own.
-create function agentrt.beat(p_supervisor uuid, p_host text, p_pid int, p_agents text[], p_slots int, p_state text)
-returns boolean language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+-- Register a supervisor or show that it lives, and ring its own bell. Returns, at no statement of their own:
+-- ready    whether a job of its agents is ready: the look behind lost notifications.
+-- unknown  agents that have ready jobs and are neither its own nor among p_told, with how many (at most 1,000 are counted).
+--          Up to p_names_max of them; it skips from one agent's name to the next, whatever lies between.
+create function agentrt.beat(p_supervisor uuid, p_host text, p_pid int, p_agents text[], p_slots int, p_state text,
+                             p_told text[], p_names_max int)
+returns table(ready boolean, unknown text[], unknown_jobs int[]) language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
   insert into agentrt.supervisors as s (id, host, pid, agents, slots, state)
   values (p_supervisor, p_host, p_pid, p_agents, p_slots, p_state)
   on conflict (id) do update set beat_at = agentrt.agentrt_now(), state = excluded.state;
   delete from agentrt.supervisors where beat_at < agentrt.agentrt_now() - interval '1 day';
   perform pg_notify('agentrt' || '.bell', p_supervisor::text);
-  return exists (select 1 from unnest(p_agents) a(agent)
-                  cross join lateral (select 1 from agentrt.jobs q where q.agent = a.agent and q.status = 'ready' limit 1) q);
+  ready := exists (   -- with `limit`, else each look below could become a hash of all that is ready
+    select 1 from unnest(p_agents) a(agent)
+     where (select 1 from agentrt.jobs q where q.agent = a.agent and q.status = 'ready' and not q.alone limit 1) is not null
+        or (select 1 from agentrt.jobs q where q.agent = a.agent and q.status = 'ready' and q.alone limit 1) is not null);
+  with recursive names(agent, looks) as (
+    select '', cardinality(p_agents) + cardinality(p_told) + p_names_max
+    union all
+    select (select q.agent from agentrt.jobs q where q.agent > n.agent and q.status = 'ready' and not q.alone
+             order by q.agent limit 1), n.looks - 1
+      from names n where n.agent is not null and n.looks > 0 and p_names_max > 0)
+  select coalesce(array_agg(s.agent), '{}'), coalesce(array_agg(s.jobs), '{}') into unknown, unknown_jobs
+    from (select n.agent, (select count(*) from (select 1 from agentrt.jobs q where q.agent = n.agent and q.status = 'ready'
+                                                    and not q.alone limit 1000) c)::int as jobs
+            from names n where n.agent <> '' and n.agent <> all(p_agents) and n.agent <> all(p_told)
+           limit p_names_max) s;
+  return next;
 end$$;
 
 -- ------------------------------------------------------------------------------------------------ leases, steps
