@@ -14,7 +14,7 @@ from agentrt.engine.stats import Cause
 from agentrt.engine.supervisor import Supervisor
 from agentrt.web.looks import Counts, unfinished
 
-_outcomes = ("succeeded", "failed", "cancelled", "retried", "later", "released", "lost")
+_outcomes = ("succeeded", "failed", "cancelled", "retried", "later", "released", "parked", "lost")
 
 
 class Metrics:

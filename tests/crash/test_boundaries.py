@@ -108,7 +108,9 @@ def _same(one: Run, other: Run) -> None:
     assert {key: _shape(value) for key, value in one.result.items() if key != "branches"} == {
         key: _shape(value) for key, value in other.result.items() if key != "branches"
     }
-    assert [(kind, step) for kind, step, _ in one.rows["steps"]] == [(kind, step) for kind, step, _ in other.rows["steps"]]
+    assert [(kind, step) for kind, step, _ in one.rows["steps"]] == [
+        (kind, step) for kind, step, _ in other.rows["steps"]
+    ]
     for what in ("sent", "effects", "waits", "state"):
         assert one.rows[what] == other.rows[what], what
 
