@@ -128,6 +128,11 @@ class Janitor:
             "pid": os.getpid(),
             "agents": sorted(self._runner.agents),
             "slots": self._settings.slots,
+            "limits": {
+                agent.name: {"limit": agent.limit, "concurrency": agent.concurrency}
+                for agent in self._runner.agents.values()
+                if agent.limit is not None or agent.concurrency is not None
+            },
         }
         while True:
             self._heard_bell.clear()

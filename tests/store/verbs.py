@@ -132,7 +132,7 @@ class Ears:
 
 
 async def beat(store: Store, supervisor: UUID = here, *, told: Sequence[str] = (), names_max: int = 20) -> Beat:
-    about = {"host": "h", "pid": 1, "agents": ["a"], "slots": 1, "state": "running"}
+    about = {"host": "h", "pid": 1, "agents": ["a"], "slots": 1, "limits": {}, "state": "running"}
     return await store.beat(supervisor, {**about, "told": told, "names_max": names_max})
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import asyncpg
 
-from agentrt.codec import parse
+from agentrt.codec import dump, parse
 from agentrt.errors import LeaseLost, SchemaOutdated, StoreError
 from agentrt.model import (
     AgentPolicy,
@@ -244,7 +244,8 @@ class PostgresStore:
 
     async def beat(self, supervisor: UUID, about: Mapping[str, Any]) -> Beat:
         statement = self._sql["beat"]
-        (row,) = await self._main.fetch(statement, supervisor, *(about[name] for name in statement.names[1:]))
+        values = {**about, "limits": dump(about["limits"]).decode()}
+        (row,) = await self._main.fetch(statement, supervisor, *(values[name] for name in statement.names[1:]))
         await self._lanes.close_idle()
         return Beat(row["ready"], dict(zip(row["unknown"], row["unknown_jobs"], strict=True)))
 
