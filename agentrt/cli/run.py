@@ -298,7 +298,7 @@ async def _release_once(store: Store, supervisor: UUID) -> None:
     released = release_max
     while released == release_max:
         report = await store.sweep(release_max, supervisor)
-        released = len(report.made_ready) + len(report.failed)
+        released = len(report.made_ready) + len(report.ended)
         if released:
-            log.warning("child.released", supervisor=str(supervisor), made_ready=report.made_ready, ended=report.failed)
+            log.warning("child.released", supervisor=str(supervisor), made_ready=report.made_ready, ended=report.ended)
     await store.leave(supervisor)

@@ -42,7 +42,7 @@ async def by_cancel(store: Store, job: Claimed, clock: Clock) -> None:
 
 async def by_sweep(store: Store, job: Claimed, clock: Clock) -> None:
     await clock.advance(lease_s + 1)
-    assert (await store.sweep(10)).failed == [job.id]
+    assert (await store.sweep(10)).ended == [job.id]
 
 
 async def by_finish(store: Store, job: Claimed, clock: Clock) -> None:

@@ -61,6 +61,10 @@ async def test_a_renewal_never_shortens_a_lease(store: Store, clock: Clock) -> N
     assert (await store.sweep(10)).made_ready == []
 
 
+async def test_none_to_renew_is_none_renewed(store: Store) -> None:
+    assert await store.renew([]) == set()
+
+
 async def test_those_are_renewed_that_are_still_owned(store: Store, clock: Clock) -> None:
     ids = await send(store, *(message() for _ in range(4)))
     one, two, three, four = await claim(store)

@@ -46,7 +46,7 @@ async def test_a_lease_that_lasts_is_left_alone(store: Store, clock: Clock) -> N
     job = await claim_one(store)
     await clock.advance(lease_s - 1)
     report = await store.sweep(10)
-    assert (report.made_ready, report.failed) == ([], [])
+    assert (report.made_ready, report.ended) == ([], [])
     assert (await row_of(store, job_id))["fence"] == job.fence
 
 
@@ -85,7 +85,7 @@ async def test_attempts_that_were_not_counted_do_not_use_up_a_crashing_job(store
         await give_back(store, await claim_one(store), counts=False)
     await claim_one(store)
     await clock.advance(lease_s + 1)
-    assert len((await store.sweep(10)).failed) == 1
+    assert len((await store.sweep(10)).ended) == 1
 
 
 async def test_a_lost_job_whose_cancel_was_asked_for_ends_as_cancelled(store: Store, clock: Clock) -> None:
@@ -121,7 +121,7 @@ async def test_what_a_dead_supervisor_held_is_taken_back_while_its_leases_last(s
     await claim_one(store, "b", supervisor=elsewhere)
     await store.renew([(job.id, job.fence, 1_000.0)])
     report = await store.sweep(10, here)
-    assert (report.made_ready, report.failed) == ([lost], [])
+    assert (report.made_ready, report.ended) == ([lost], [])
     assert await states_of(store, [lost, kept]) == [State.ready, State.running]
     assert await store.renew([(job.id, job.fence, 1_000.0)]) == set()
 

@@ -29,7 +29,7 @@ from agentrt.store import Heard
 from agentrt.store.postgres import migrate as migrating
 from agentrt.store.postgres.lane import Lane, Lanes, command_timeout_s, connect, translated
 from agentrt.store.postgres.listener import PostgresNotifier
-from agentrt.store.sql import in_schema, migrations, statements
+from agentrt.store.sql import migrations, statements
 
 _write_lanes = 4
 
@@ -75,21 +75,7 @@ class PostgresStore:
 
     async def migration_script(self) -> str:
         """What `migrate` would do, as one transaction of SQL; empty when nothing is missing."""
-        missing = await self.pending_migrations()
-        if not missing:
-            return ""
-        parts = [
-            "-- Run this as the role that agentrt connects as, or grant that role all on what it makes.",
-            "begin;",
-            f"select pg_advisory_xact_lock(hashtextextended('agentrt.migrate.{self.schema}', 0));",
-            migrating._table.format(schema=self.schema),
-        ]
-        for version, name, text in migrations():
-            if name in missing:
-                row = f"({version}, '{name}', '{migrating.checksum(text)}')"
-                record = f"insert into agentrt.migrations(version, name, checksum) values {row};"  # noqa: S608 - our files
-                parts.append(in_schema(f"{text}\n{record}", self.schema))
-        return "\n".join([*parts, "commit;"])
+        return migrating.script(await self.pending_migrations(), self.schema)
 
     async def prepare(self, *, upgrade: bool = False) -> None:
         """Make the tables where there are none; those of an older agentrt are left alone unless `upgrade` says so.
@@ -209,6 +195,8 @@ class PostgresStore:
     # -------------------------------------------------------------- leases, sweep, due
 
     async def renew(self, leases: Sequence[tuple[int, int, float]]) -> set[int]:
+        if not leases:
+            return set()
         ids, fences, seconds = zip(*leases, strict=True)
         rows = await self._main.fetch(self._sql["renew"], ids, fences, seconds)
         return {row[0] for row in rows}
