@@ -15,9 +15,13 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 from agentrt import codec
 from agentrt.client import Client, Job, find_client
 from agentrt.context import call, require_aware, running
+from agentrt.durable.send import send_as_steps
+from agentrt.durable.transaction import joined
+from agentrt.durable.wait import reply
 from agentrt.errors import UsageError
 from agentrt.model import (
     AgentPolicy,
+    Budget,
     NewJob,
     Order,
     Retry,
@@ -31,7 +35,6 @@ from agentrt.model import (
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_own_dedup = "@job:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Options:
     run_at: datetime | None = None
     max_attempts: int | None = None
     dedup: str | None = None
+    deadline_s: float | None = None
     timeout_s: float | None = None
     connection: Any = None
     client: Client | None = None
@@ -53,16 +57,14 @@ class Options:
             require_name("key", self.key)
         if self.dedup is not None:
             require_name("dedup", self.dedup)
-            if self.dedup.startswith(_own_dedup):
-                raise UsageError(
-                    f"dedup is {self.dedup!r}; values that begin with {_own_dedup!r} are the runtime's own."
-                )
         require_whole("priority", self.priority, 0, priority_lowest)
         require_within("delay_s", self.delay_s, 0, delay_s_max)
         if self.max_attempts is not None:
             require_whole("max_attempts", self.max_attempts, 1, attempts_max)
         if self.timeout_s is not None:
             require_within("timeout_s", self.timeout_s, 0.001, delay_s_max)
+        if self.deadline_s is not None:
+            require_within("deadline_s", self.deadline_s, 0.001, delay_s_max)
         if self.run_at is not None:
             require_aware("run_at", self.run_at)
             if self.run_at > datetime.now(UTC) + timedelta(seconds=delay_s_max):
@@ -97,8 +99,9 @@ class Address(Generic[P, R]):
 
     def options(self, **changes: Any) -> Self:
         """This address with other send options: `key`, `priority` (0 first … 9), `delay_s`, `run_at` (aware), `max_attempts`,
-        `dedup` (at most one job per value and agent, also after it ended), `timeout_s` (of `ask`), `connection` (an asyncpg
-        connection: the message is part of its transaction), `client`.
+        `dedup` (at most one job per value and agent, also after it ended), `deadline_s` (after so long the job and all that
+        follows from it is not started any more, and cancelled), `timeout_s` (of `ask`), `connection` (an asyncpg connection:
+        the message is part of its transaction), `client`.
 
         Raises `UsageError` for an unknown option or a value outside its limits.
         """
@@ -124,6 +127,7 @@ class Address(Generic[P, R]):
             run_at=options.run_at if options.run_at is not None and options.run_at > datetime.now(UTC) else None,
             max_attempts=options.max_attempts,
             dedup=options.dedup,
+            deadline_s=options.deadline_s,
         )
         return Message(job, self._result_schema, options)
 
@@ -141,21 +145,27 @@ class Address(Generic[P, R]):
         return cast("Job[R]", job)
 
     async def ask(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Send, and wait for the result; the asker holds no slot meanwhile.
+        """Send, and wait for the result. Inside an agent this is a step: it survives a crash, and holds no slot meanwhile.
 
         Raises:
             JobFailed, JobCancelled: how the job asked ended.
             ReplyTimeout: no result within `options(timeout_s=…)`. The job goes on.
+            AskCycle: it could never be answered, because who holds that mailbox waits for the asker. Nothing was sent.
             PayloadInvalid: as `send`.
         """
         message = self.message(*args, **kwargs)
-        message.job.watched = True
-        (job,) = await send_many([message])
         attempt = running.get()
+        timeout_s = self._options.timeout_s
         if attempt is None:
-            return cast("R", await job.result(timeout_s=self._options.timeout_s))
-        with attempt.waiting():
-            return cast("R", await job.result(timeout_s=self._options.timeout_s))
+            return cast("R", await _client_of(message).ask(message.job, message.result_schema, timeout_s))
+        if joined.get() is not None:
+            raise UsageError(
+                "ask() was called inside transaction(): the message is only sent when that commits. Use send()."
+            )
+        message.job.asks = True
+        message.job.timeout_s = timeout_s
+        ((begun, state),) = await send_as_steps(attempt, [message.job], _client_of(message), self._options.connection)
+        return cast("R", await reply(attempt, begun, state, message.result_schema, timeout_s))
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if args:
@@ -184,6 +194,7 @@ class Agent(Address[P, R]):
         timeout_s: float | None = None,
         lease_s: float | None = None,
         order: Order = "strict",
+        budget: Budget | None = None,
     ) -> None:
         if not callable(fn) or isinstance(fn, type):
             raise UsageError(f"@agent was put on {fn!r}; it goes on a coroutine function or a plain function.")
@@ -205,6 +216,7 @@ class Agent(Address[P, R]):
         self.timeout_s = timeout_s
         self.lease_s = lease_s
         self.order = order
+        self.budget = budget
         self.__doc__ = fn.__doc__
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
@@ -246,6 +258,7 @@ def agent(
     timeout_s: float | None = None,
     lease_s: float | None = None,
     order: Order = "strict",
+    budget: Budget | None = None,
 ) -> AgentDecorator: ...
 def agent(fn: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
     """Declare an agent: `@agent` or `@agent(…)` on a coroutine function, or a plain one (which runs in a thread).
@@ -257,6 +270,7 @@ def agent(fn: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
         retry: attempts and the waits between them.
         timeout_s: the longest one attempt may take; a longer one is cancelled and counts as failed.
         lease_s: how long a claim is good without a heartbeat; after a crash the job is taken back when it ends.
+        budget: what each job of it, with all that follows from it, may use.
         order: for keyed messages: 'strict', a job that waits for its retry keeps its place; 'loose', ready ones may pass.
 
     Raises `UsageError` at once when the signature cannot be a message schema or a setting is out of its limits.
@@ -289,15 +303,20 @@ async def send_many(
 
     Raises what `send` raises. More than 500 messages outside of a caller's transaction are stored in parts of 500.
     """
+    if not messages:
+        return []
     attempt = running.get()
-    for message in messages:
-        if attempt is not None:
-            message.job.parent = attempt.job.id
-            message.job.root = attempt.job.root
-            if message.job.dedup is None:
-                step_id = attempt.step_id(f"send:{message.job.agent}")
-                message.job.dedup = f"{_own_dedup}{attempt.job.id}/{step_id}"
-    options = messages[0].options if messages else Options()
-    sender = client or options.client or find_client()
-    sent = await sender.send([message.job for message in messages], connection=connection or options.connection)
-    return [Job(answer.id, sender, message.result_schema) for answer, message in zip(sent, messages, strict=True)]
+    sender = client or _client_of(messages[0])
+    connection = connection or messages[0].options.connection
+    if attempt is None:
+        sent = await sender.send([message.job for message in messages], connection=connection)
+        ids = [answer.id for answer in sent]
+    else:
+        jobs = [message.job for message in messages]
+        sent_as_steps = await send_as_steps(attempt, jobs, sender, connection or joined.get())
+        ids = [cast("int", state.child) for _, state in sent_as_steps]
+    return [Job(job_id, sender, message.result_schema) for job_id, message in zip(ids, messages, strict=True)]
+
+
+def _client_of(message: Message[Any]) -> Client:
+    return message.options.client or find_client()

@@ -11,7 +11,9 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from decimal import Decimal
 from functools import lru_cache
+from hashlib import sha256
 from itertools import zip_longest
 from typing import Any, NotRequired, get_type_hints
 
@@ -78,6 +80,37 @@ def parse(text: str | bytes) -> Any:
 def dump(value: Any) -> bytes:
     """JSON for people and pipes (not for storage): unknown types become text instead of an error."""
     return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)
+
+
+def fingerprint(value: object) -> str:
+    """A short mark of a value's content, the same in every process: one part for each argument.
+
+    What JSON cannot hold (a client, a lock) counts by its type alone.
+    """
+    parts = value if isinstance(value, tuple) else (value,)
+    return ".".join(sha256(_content(part)).hexdigest()[:8] for part in parts) or "-"
+
+
+def _content(value: object) -> bytes:
+    options = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS
+    try:
+        return orjson.dumps(value, default=_content_of_other, option=options)
+    except (TypeError, ValueError, RecursionError):  # too large an integer, a lone surrogate, a circle
+        return type(value).__qualname__.encode()
+
+
+def _content_of_other(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="python")
+    if isinstance(value, set | frozenset):
+        return sorted(_content(item).decode() for item in value)
+    plain: tuple[Callable[[Any], Any], ...] = (str, int, float, list, dict, tuple)
+    for kind in plain:  # a subclass of a plain type counts as that
+        if isinstance(value, kind):  # type: ignore[arg-type]  # each is a type, called as a function below
+            return kind(value)
+    if isinstance(value, bytes | Decimal):
+        return str(value)
+    return f"<{type(value).__qualname__}>"
 
 
 def arguments_adapter(fn: Callable[..., Any], name: str) -> Adapter:
@@ -262,7 +295,7 @@ def _mark(value: Any, depth: int) -> Any:
     if depth > 50:
         return {"$unstorable": "nested too deeply"}
     if type(value) is dict and all(type(k) is str for k in value):
-        return {storable_text(k, 200): _mark(item, depth + 1) for k, item in value.items()}
+        return {storable_text(k): _mark(item, depth + 1) for k, item in value.items()}
     if type(value) in (list, tuple):
         return [_mark(item, depth + 1) for item in value]
     try:

@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import structlog
 
 from agentrt.errors import ConfigError
+from agentrt.model import payload_bytes_max
 
 database_variable = "AGENTRT_DATABASE_URL"
 default_database = "embedded:.agentrt/postgres"
@@ -42,6 +43,8 @@ class Settings:
     heartbeat_s: float | None = None  # None: a third of the lease
     poll_s: float = 30.0
     drain_s: float = 30.0
+    warm_s: float = 60.0  # so long does a job that only waits stay in memory
+    step_bytes_max: int = payload_bytes_max  # the largest value of a step, as JSON
     beat_s: float = 10.0  # one statement: the supervisor's row, its own bell, what is due
     deaf_s: float = 1.0  # so long may the listener take to hear that bell
     stall_s: float = 1.0
@@ -57,6 +60,8 @@ class Settings:
                 f" third of the lease ({self.lease_s / 3:g} s), or one lost beat would lose the lease."
             )
         self._require("drain_s", 0, 86_400)
+        self._require("warm_s", 0, 86_400)
+        self._require("step_bytes_max", 1_000, 256 * 1024 * 1024)
         self._require("start_s", 0, 86_400)
 
     def _require(self, name: str, low: float, high: float) -> None:

@@ -1,4 +1,4 @@
-"""What surrounds a running agent: which job it runs, its recorded steps, and the verbs that need to know them.
+"""What surrounds a running agent: its job, its attempt with steps and waits, and how functions are called.
 
 A context variable carries the attempt, so an agent called directly (a unit test) has none, and `step` then just calls.
 """
@@ -9,26 +9,39 @@ import asyncio
 import contextvars
 import functools
 import inspect
+import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentrt import codec
-from agentrt.errors import Fail, PayloadInvalid, StoreUnavailable, UsageError
-from agentrt.model import Claimed, Retry
+from agentrt.config import redact
+from agentrt.durable.branch import Branch, Branches
+from agentrt.errors import StoreUnavailable, UsageError
+from agentrt.model import (
+    Claimed,
+    Retry,
+    Sender,
+    StepKind,
+    StepMark,
+    StepRecord,
+    StepState,
+    payload_bytes_max,
+)
 from agentrt.store import Store
 
 if TYPE_CHECKING:
     from agentrt.client import Client
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 outage = Retry(base_s=0.05, factor=2, cap_s=1, jitter=0.5)
+_own_folders = tuple(str(Path(__file__).parent / name) for name in ("durable", "agent.py", "context.py", "client.py"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,22 @@ class Current:
     root: int  # the job that began the conversation
 
 
+@dataclass(slots=True)
+class Wait:
+    """A step that an attempt waits for: its answer, and when the waiting ends by itself."""
+
+    answer: asyncio.Future[StepState]
+    due: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A step that the agent has come to: what tells it from others, and what is stored of it."""
+
+    mark: StepMark
+    known: StepState | None
+
+
 @dataclass(slots=True, eq=False)
 class Attempt:
     """One run of a job under one lease."""
@@ -50,51 +79,142 @@ class Attempt:
     job: Claimed
     store: Store
     client: Client
-    step_names: Counter[str] = field(default_factory=Counter)
-    stop_reason: str | None = None  # why the runtime cancels it: cancelled, timeout, lost, shutdown
+    warm_s: float = 60.0
+    value_bytes_max: int = payload_bytes_max
+    branches: Branches = field(default_factory=Branches)
+    waits: dict[str, Wait] = field(default_factory=dict)
+    stop_reason: str | None = (
+        None  # why the runtime cancels it: cancelled, timeout, deadline, lost, shutdown, parked, diverged
+    )
     stop_text: str = ""
     lease_expires: float = 0.0  # on the monotonic clock, never later than the database thinks; moved on by the heart
     settled: bool = False  # its outcome is decided; a stop comes too late
     task: asyncio.Task[None] | None = None
+    parked: tuple[float | None, tuple[str, ...]] = (None, ())  # the waits when it was stopped to be parked
+    key_state: Any = None  # see durable.key_state
     on_wait: Callable[[int], None] = lambda _change: None  # gives the slot back (-1) and takes it again (+1)
+    _steps_running: int = 0
+    _shields: int = 0
+    _slotless: bool = False
+    _park_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def owner(self) -> Sender:
+        return Sender(self.job.id, self.job.fence)
+
+    # -------------------------------------------------------------- the end
 
     def stop(self, reason: str, text: str = "") -> None:
-        """Cancel the coroutine, once and for one reason; the first one counts."""
+        """Cancel the coroutine, once and for one reason; the first one counts. A shield holds it off, but for a lost lease."""
         if self.stop_reason is None and not self.settled and self.task is not None:
             self.stop_reason = reason
             self.stop_text = text
-            self.task.cancel()
-
-    def step_id(self, name: str) -> str:
-        """The next id of this name; the same on every run of the job as long as its code asks in the same order."""
-        number = self.step_names[name]
-        self.step_names[name] += 1
-        return f"{name}#{number}"
-
-    async def record(self, step_id: str, output: str) -> str:
-        """Store a step's output; returns the one that counts. Goes on through outages: the lease bounds it.
-
-        Raises `LeaseLost` when the job has moved on.
-        """
-        failures = 0
-        while True:
-            try:
-                return await self.store.record_step(self.job.id, self.job.fence, step_id, output)
-            except StoreUnavailable:
-                failures += 1
-                await asyncio.sleep(outage.delay_s(failures))
+            if not self._shields or reason == "lost":
+                self.task.cancel()
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """While inside, the attempt holds no slot."""
-        self.on_wait(-1)
+    def shielded(self) -> Iterator[None]:
+        """While inside, a stop waits; steps and messages go on."""
+        self._shields += 1
         try:
             yield
         finally:
-            self.on_wait(+1)
+            self._shields -= 1
+            if not self._shields and self.stop_reason is not None and self.task is not None and not self.settled:
+                self.task.cancel()
+
+    def require_going(self) -> None:
+        """Nothing durable begins once the attempt is told to stop: a caught cancellation does not bring it back."""
+        if self.settled or self.stop_reason == "lost" or (self.stop_reason is not None and not self._shields):
+            raise asyncio.CancelledError(self.stop_reason or "the job has ended")
+
+    # -------------------------------------------------------------- steps
+
+    def begin(self, kind: StepKind, name: str, subject: object = None) -> Begun:
+        """Come to a step. `subject`: what a replay must call it with again.
+
+        One that was recorded for something else stops the attempt as diverged: the code no longer does what was recorded.
+        """
+        self.require_going()
+        step_id = self.branches.here().step_id(name)
+        mark = StepMark(step_id, None if subject is None else codec.fingerprint(subject), _place())
+        known = self.job.steps.get(step_id)
+        if known is not None and known.mark is not None:
+            same = known.mark.fingerprint in (None, mark.fingerprint)
+            if known.kind != kind or not same:
+                self.stop("diverged", _difference(kind, mark, subject, known))
+                raise asyncio.CancelledError("diverged")
+        return Begun(mark, known)
+
+    async def record(self, record: StepRecord) -> StepState:
+        """Store a step; returns what counts. Goes on through outages: the lease bounds it.
+
+        Raises `LeaseLost` when the job has moved on.
+        """
+        return await through_outages(lambda: self.store.record(self.owner, record))
+
+    @contextmanager
+    def working(self, step_id: str) -> Iterator[None]:
+        """Inside a step: steps that it calls have ids below its own, and the attempt holds its slot."""
+        self._steps_running += 1
+        self._weigh()
+        try:
+            with self.branches.inside(Branch(f"{step_id}/")):
+                yield
+        finally:
+            self._steps_running -= 1
+            self._weigh()
+
+    # -------------------------------------------------------------- waits
+
+    async def until(self, step_id: str, due: float | None) -> StepState | None:
+        """Wait for a step's answer, holding no slot; None: `due` (on the monotonic clock) has come first."""
+        wait = Wait(asyncio.get_running_loop().create_future(), due)
+        self.waits[step_id] = wait
+        self._weigh()
+        try:
+            async with asyncio.timeout(None if due is None else max(0.0, due - time.monotonic())):
+                return await wait.answer
+        except TimeoutError:
+            return None
+        finally:
+            if self.waits.get(step_id) is wait:
+                del self.waits[step_id]
+            self._weigh()
+
+    def answered(self, step_id: str, state: StepState) -> None:
+        """The step has its outcome."""
+        wait = self.waits.get(step_id)
+        if wait is not None and not wait.answer.done():
+            wait.answer.set_result(state)
+
+    def _weigh(self) -> None:
+        """An attempt that only waits holds no slot, and after `warm_s` no memory either."""
+        quiet = bool(self.waits) and not self._steps_running
+        if quiet == self._slotless:
+            return
+        self._slotless = quiet
+        self.on_wait(-1 if quiet else +1)
+        if quiet:
+            self._park_timer = asyncio.get_running_loop().call_later(self.warm_s, self._park)
+        elif self._park_timer is not None:
+            self._park_timer.cancel()
+            self._park_timer = None
+
+    def _park(self) -> None:
+        if not self._slotless or self._shields:
+            return
+        dues = [wait.due for wait in self.waits.values() if wait.due is not None]
+        self.parked = (min(dues) if dues else None, tuple(self.waits))
+        self.stop("parked")
 
 
 running: contextvars.ContextVar[Attempt | None] = contextvars.ContextVar("agentrt_attempt", default=None)
+
+
+def attempt_of(context: contextvars.Context | None) -> Attempt | None:
+    """The attempt that code of this context runs for; None for the context: the current one."""
+    return running.get() if context is None else context.get(running)
 
 
 def current() -> Current:
@@ -106,42 +226,24 @@ def current() -> Current:
     return Current(job.id, job.agent, job.key, job.attempt, job.max_attempts, job.root)
 
 
-@overload
-async def step(fn: Callable[P, Coroutine[Any, Any, R]], *args: Any, name: str | None = None) -> R: ...
-@overload
-async def step(fn: Callable[P, R], *args: Any, name: str | None = None) -> R: ...
-async def step(fn: Callable[..., Any], *args: Any, name: str | None = None) -> Any:
-    """Run `fn(*args)` once in the life of the job, and keep what it returned: a rerun gets the stored value.
+@asynccontextmanager
+async def shield() -> AsyncIterator[None]:
+    """While the block runs, a cancellation of the job waits: for cleanup that must not stop half-way.
 
-    The value comes back decoded by the return annotation of `fn`, on the first run too. A plain function runs in a
-    thread. Outside of a job this is a plain call. Nothing is kept of a call that raised: it runs again on the next attempt.
-
-    Args:
-        name: what the step is called in the job's record; the name of `fn` when None. Calls of one name are numbered in order.
-
-    Raises:
-        Fail: the value cannot be stored (it would not come back equal); the text names the step and the path.
-        UsageError: `fn` has no name and none was given.
+    Steps and messages inside go on, also after the job was told to stop; a lost lease is not held off. Outside of a job it does
+    nothing.
     """
     attempt = running.get()
     if attempt is None:
-        return await call(fn, *args)
-    step_id = attempt.step_id(name or _name_of(fn))
-    adapter = codec.result_adapter(_plain(fn))
-    recorded = attempt.job.steps.get(step_id)
-    if recorded is None:
-        value = await call(fn, *args)
-        try:
-            output = codec.encode(value, adapter).decode()
-        except PayloadInvalid as error:
-            raise Fail(f"step {step_id}: its value cannot be stored, at {error}") from None
-        recorded = await attempt.record(step_id, output)
-    return codec.decode(recorded, adapter, at=f"step {step_id}")
+        yield
+        return
+    with attempt.shielded():
+        yield
 
 
 async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Await a coroutine function; run a plain one in a thread of its own."""
-    if inspect.iscoroutinefunction(_plain(fn)) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004 - asks for the method
+    if inspect.iscoroutinefunction(plain(fn)) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004 - asks for the method
         return await fn(*args, **kwargs)
     result = await in_thread(functools.partial(fn, *args, **kwargs))
     return await result if inspect.isawaitable(result) else result
@@ -179,17 +281,41 @@ def _carried(error: BaseException) -> BaseException:
     return RuntimeError(f"StopIteration: {error}") if isinstance(error, StopIteration) else error
 
 
-def _plain(fn: Callable[..., Any]) -> Callable[..., Any]:
+def plain(fn: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(fn, functools.partial):
         fn = fn.func
     return fn
 
 
-def _name_of(fn: Callable[..., Any]) -> str:
-    name = getattr(_plain(fn), "__name__", None)
-    if not name:
-        raise UsageError(f"step({fn!r}) has no name of its own. Give it one: step(fn, …, name='fetch').")
-    return cast("str", name)
+async def through_outages(call_store: Callable[[], Awaitable[R]]) -> R:
+    """Repeat a call, which must be one that may run twice, until the database answers."""
+    failures = 0
+    while True:
+        try:
+            return await call_store()
+        except StoreUnavailable:
+            failures += 1
+            await asyncio.sleep(outage.delay_s(failures))
+
+
+def _place() -> str:
+    """file:line of the user's code that called a verb."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_own_folders):
+        frame = frame.f_back
+    path = Path(frame.f_code.co_filename)
+    if path.parent.name == "asyncio":  # a verb handed to gather or a task as it is: no line of the user's awaits it
+        return "a task of its own"
+    return f"{path.name}:{frame.f_lineno}"
+
+
+def _difference(kind: StepKind, mark: StepMark, subject: object, known: StepState) -> str:
+    """What was recorded, and what the code does instead."""
+    assert known.mark is not None
+    was = f"recorded as a {known.kind} at {known.mark.place} with {known.mark.fingerprint or 'no arguments'}"
+    found = codec.storable_text(redact(codec.describe(subject)), 300)
+    now = f"now a {kind} at {mark.place} with {mark.fingerprint or 'no arguments'}: {found}"
+    return f"step {mark.id} {was}; {now}. Put the code right, or forget the step: agentrt retry ID --from {mark.id!r}"
 
 
 def require_aware(name: str, moment: datetime) -> None:

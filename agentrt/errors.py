@@ -34,6 +34,14 @@ class PayloadTooLarge(PayloadInvalid):
     """A value is larger than its limit once encoded. Nothing was sent."""
 
 
+class AskCycle(UsageError):
+    """The ask could never be answered: who holds the mailbox it goes to waits for the asker. Nothing was sent."""
+
+
+class TooManyHops(UsageError):
+    """The message would be further from the first of its tree than allowed; the text shows the way. Nothing was sent."""
+
+
 class ConfigError(UsageError):
     """A setting (option, environment variable, database address) is wrong; the text names it and the remedy."""
 
@@ -79,6 +87,18 @@ class JobNotFound(JobError):
         super().__init__(job_id, f"There is no job {job_id}. It never existed in this database, or it was pruned.")
 
 
+class JobExpired(JobNotFound):
+    """The job existed, ended, and was pruned; its result is gone."""
+
+    def __init__(self, job_id: int) -> None:
+        JobError.__init__(
+            self,
+            job_id,
+            f"Job {job_id} has expired: it ended and was pruned after its keeping time (--keep), or the transaction that sent it"
+            " was rolled back.",
+        )
+
+
 class JobFailed(JobError):
     """The job ended as failed. `reason` is a word (`error`, `crashed`, `timeout`, …); `error` has class and text."""
 
@@ -106,6 +126,32 @@ class ReplyTimeout(JobError):
             f"No result of job {job_id} within {timeout_s:g} s. It goes on: 'agentrt why {job_id}' says where it is.",
         )
         self.timeout_s = timeout_s
+
+
+class DecisionExpired(AgentrtError):
+    """Nobody answered in time, and the question had no default."""
+
+    def __init__(self, question: str, within_s: float) -> None:
+        super().__init__(f"Nobody answered within {within_s:g} s: {question}")
+        self.question = question
+
+
+class DecisionRefused(AgentrtError):
+    """The answer was not taken: the text says why (already decided, expired, no such option, not yours to answer)."""
+
+
+class BudgetExceeded(AgentrtError):
+    """The budget of the tree is used up; the text says what was spent, of how much. The job ends as failed."""
+
+
+class StepTimeout(AgentrtError, TimeoutError):
+    """The step ran longer than its `timeout_s`."""
+
+
+class StepFailed(AgentrtError):
+    """A recorded failure whose own class cannot be rebuilt here: it carries that class's name, text and traceback."""
+
+    traceback: str = ""
 
 
 # ------------------------------------------------------------------ how an agent ends its attempt

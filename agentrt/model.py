@@ -9,6 +9,7 @@ import math
 import random
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -24,6 +25,8 @@ delay_s_max = 10 * 366 * 86_400.0
 retry_after_s_min = 0.1  # costs no attempt, so it must not become a busy loop
 send_batch_max = 500  # each distinct key holds a lock until commit
 attempts_max = 1_000_000
+hops_max = 100  # how far a message may be from the first of its tree
+options_max = 25  # of one question
 priority_lowest = 9
 
 
@@ -101,9 +104,11 @@ class NewJob:
     run_at: datetime | None = None
     max_attempts: int | None = None
     dedup: str | None = None
-    parent: int | None = None
-    root: int | None = None
-    watched: bool = False
+    deadline_s: float | None = None
+    watched: bool = False  # somebody outside waits for its end
+    step: StepMark | None = None  # the step of the sender that this is
+    asks: bool = False  # that step waits for its end, at most `timeout_s`
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,102 @@ class Sent:
 
     id: int
     existed: bool = False
+
+
+StepKind = Literal["step", "send", "ask", "sleep", "decide"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepMark:
+    """What tells a step of a job from all others, and a replay of it from another call that took its place."""
+
+    id: str
+    fingerprint: str | None = None  # of its arguments
+    place: str | None = None  # file:line of the call
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A step on its way in: its outcome (done), or what it waits for."""
+
+    mark: StepMark
+    kind: StepKind = "step"
+    done: bool = True
+    output: str | None = None  # JSON
+    failure: str | None = None  # JSON, see durable.fault
+    wait_s: float | None = None
+    tries: int = 0
+    usd: Decimal | None = None
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """A step as it is stored. Not done: it waits for `child`, for a decision, or for `due`."""
+
+    kind: StepKind
+    done: bool
+    output: str | None = None
+    failure: str | None = None
+    due: float | None = None  # on the monotonic clock of this process
+    tries: int = 0
+    child: int | None = None
+    mark: StepMark | None = None
+    exceeded: str | None = None  # the budget that recording it used up, as JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """The attempt that sends: its messages are steps, stored once and only while it owns its job."""
+
+    job_id: int
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewQuestion:
+    """A question for people on its way in."""
+
+    text: str
+    options: tuple[str, ...]
+    who: tuple[str, ...] | None = None
+    default: str | None = None
+    within_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a job and all that follows from it may use. None: no limit of that kind.
+
+    Args:
+        usd: money, as reported with `agentrt.spend` and `agentrt.reserve`.
+        tokens: likewise.
+        jobs: how many jobs, itself included.
+        hops: how far down the tree messages may go.
+        wall_s: seconds from the start of its first attempt; then it and all below it are cancelled.
+        on_exceeded: 'fail' ends the job that went beyond; 'decide' asks a person whether to grant as much again.
+    """
+
+    usd: float | None = None
+    tokens: int | None = None
+    jobs: int | None = None
+    hops: int | None = None
+    wall_s: float | None = None
+    on_exceeded: Literal["fail", "decide"] = "fail"
+
+    def __post_init__(self) -> None:
+        for name, value, most in (("usd", self.usd, 1e12), ("wall_s", self.wall_s, delay_s_max)):
+            if value is not None:
+                require_within(name, value, 0, most)
+        for name, count, most in (
+            ("tokens", self.tokens, 10**15),
+            ("jobs", self.jobs, 10**9),
+            ("hops", self.hops, hops_max),
+        ):
+            if count is not None:
+                require_whole(name, count, 0, most)
+        if self.on_exceeded not in ("fail", "decide"):
+            raise UsageError(f"on_exceeded is {self.on_exceeded!r}; it must be 'fail' or 'decide'.")
 
 
 @dataclass(slots=True)
@@ -132,7 +233,11 @@ class Claimed:
     waited_s: float
     alone: bool = False  # its process died twice: no other such job runs beside it
     limited: bool = False  # its agent has a limit over all processes
-    steps: dict[str, str] = field(default_factory=dict)
+    hops: int = 0
+    deadline_s: float | None = None  # seconds left when it was claimed
+    account: int | None = None  # the budget that pays for it
+    key_state: str | None = None  # what its key keeps, JSON
+    steps: dict[str, StepState] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -158,6 +263,9 @@ class Finish:
     state: State
     result: str | None = None
     failure: Failure | None = None
+    counts: bool = True  # whether the attempt is used up
+    key_state: str | None = None  # saved with the end
+    reopen: tuple[str, ...] = ()  # steps whose recorded failure ended the attempt
 
 
 @dataclass(slots=True)
@@ -170,9 +278,20 @@ class Reschedule:
     counts: bool
     failure: Failure | None = None
     loose: bool = False
+    reopen: tuple[str, ...] = ()
 
 
-Outcome = Finish | Reschedule
+@dataclass(slots=True)
+class Park:
+    """An outcome that puts a waiting job to sleep until one of `waits` is answered, or `wait_s` has passed."""
+
+    id: int
+    fence: int
+    wait_s: float | None
+    waits: tuple[str, ...]
+
+
+Outcome = Finish | Reschedule | Park
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,6 @@ bad: list[dict[str, Any]] = [
     {"key": 5},
     {"key": "a\x00"},
     {"dedup": ""},
-    {"dedup": "@job:1/2"},
     {"dedup": "\ud800"},
     {"priority": -1},
     {"priority": priority_lowest + 1},

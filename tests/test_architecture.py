@@ -27,6 +27,7 @@ floors = {
     "agentrt.store": 1,
     "agentrt.agent": 2,
     "agentrt.context": 2,
+    "agentrt.durable": 2,
     "agentrt.client": 2,
     "agentrt.engine": 3,
     "agentrt.cli": 4,

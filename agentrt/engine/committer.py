@@ -7,7 +7,7 @@ An outcome is kept until the database has taken or refused it; through an outage
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -19,13 +19,13 @@ from agentrt.config import redact
 from agentrt.context import Attempt
 from agentrt.engine.stats import Stats
 from agentrt.errors import StoreRefused, StoreUnavailable
-from agentrt.model import Failure, Finish, Outcome, Reschedule, State
+from agentrt.model import Failure, Finish, Outcome, Park, Reschedule, State
 from agentrt.store import Store
 
 log = structlog.get_logger("agentrt.committer")
 flush_max = 200
 
-O = TypeVar("O", Finish, Reschedule)  # noqa: E741 - an outcome
+O = TypeVar("O", Finish, Reschedule, Park)  # noqa: E741 - an outcome
 
 
 @dataclass(slots=True)
@@ -71,8 +71,14 @@ class Committer:
         reschedules = [item for item in batch if isinstance(item.outcome, Reschedule)]
         if finishes:
             await self._store_items(finishes, Finish, self._store.finish)
+        parks = [item for item in batch if isinstance(item.outcome, Park)]
         if reschedules:
             await self._store_items(reschedules, Reschedule, self._store.reschedule)
+        if parks:
+            await self._store_items(parks, Park, self._park)
+
+    async def _park(self, outcomes: Sequence[Park], *, keyed: bool, limited: bool) -> set[int]:
+        return await self._store.park(outcomes, limited=limited)
 
     async def _store_items(
         self, items: list[_Pending], kind: type[O], write: Callable[..., Awaitable[set[int]]]
@@ -134,6 +140,8 @@ class Committer:
 
 def _verb(outcome: Outcome | None) -> tuple[str, dict[str, object]]:
     """The event of an accepted outcome, and what is said with it."""
+    if isinstance(outcome, Park):
+        return "parked", {"waits": list(outcome.waits)}
     failure = outcome.failure if outcome is not None else None
     more: dict[str, object] = {"reason": failure.reason, "error": failure.line} if failure is not None else {}
     if isinstance(outcome, Finish):

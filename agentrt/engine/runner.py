@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,21 +14,23 @@ from agentrt import codec
 from agentrt.agent import Agent
 from agentrt.client import Client
 from agentrt.config import Settings, redact
-from agentrt.context import Attempt, call, running
+from agentrt.context import Attempt, call, running, through_outages
+from agentrt.durable import fault
+from agentrt.durable.key_state import changed_state
 from agentrt.engine.committer import Committer
 from agentrt.engine.heart import Heart
-from agentrt.errors import Fail, LeaseLost, PayloadInvalid, RetryAfter
+from agentrt.errors import AskCycle, BudgetExceeded, Fail, LeaseLost, PayloadInvalid, RetryAfter, TooManyHops
 from agentrt.model import (
     AgentPolicy,
     Claimed,
     Failure,
     Finish,
     Outcome,
+    Park,
     Reschedule,
     State,
     delay_s_max,
     retry_after_s_min,
-    traceback_chars_max,
 )
 from agentrt.store import Store
 
@@ -81,7 +82,14 @@ class Runner:
 
     def start(self, job: Claimed, granted_at: float, cause: str) -> None:
         """Run a claimed job."""
-        attempt = Attempt(job, self._store, self._client, lease_expires=granted_at + job.lease_s)
+        attempt = Attempt(
+            job,
+            self._store,
+            self._client,
+            self._settings.warm_s,
+            self._settings.step_bytes_max,
+            lease_expires=granted_at + job.lease_s,
+        )
         attempt.on_wait = lambda change: self._change_slots(job.agent, change)
         self.attempts[job.id] = attempt
         self._change_slots(job.agent, +1)
@@ -96,7 +104,8 @@ class Runner:
             cause=cause,
             waited_s=round(job.waited_s, 4),
         )
-        attempt.task = self._group.create_task(self._run(attempt), name=f"job-{job.id}")
+        task = self._group.create_task(self._run(attempt), name=f"job-{job.id}")
+        attempt.task = attempt.task or task
 
     def stored(self, attempt: Attempt) -> None:
         """The attempt's outcome is in the database, or was refused by it: its slot is free."""
@@ -119,28 +128,45 @@ class Runner:
     async def _run(self, attempt: Attempt) -> None:
         job = attempt.job
         agent = self.agents[job.agent]
+        task = asyncio.current_task()
+        assert task is not None
+        attempt.task = task  # an eager task factory runs this before `start` has it
+        attempt.branches.begin(task)
         running.set(attempt)
         structlog.contextvars.bind_contextvars(job_id=job.id, agent=job.agent, attempt=job.attempt, key=job.key)
         started = time.monotonic()
-        timer = None
+        timers = _Timers(attempt)
         if agent.timeout_s is not None:
-            text = f"it ran longer than {agent.timeout_s:g} s"
-            timer = asyncio.get_running_loop().call_later(agent.timeout_s, attempt.stop, "timeout", text)
+            timers.add(agent.timeout_s, "timeout", f"it ran longer than {agent.timeout_s:g} s")
         outcome: Outcome | None
         try:
             if (
                 started >= attempt.lease_expires
             ):  # the loop was blocked since the claim; the job may run elsewhere by now
                 raise LeaseLost("its lease ran out before it could be started")
+            await self._apply_limits(attempt, agent, timers)
             outcome = await self._call(attempt, agent)
         except BaseException as error:
             outcome = self._outcome_of(attempt, agent, error)
-        if timer is not None:
-            timer.cancel()
+        timers.cancel()
         attempt.settled = True
+        for left in list(attempt.branches.tasks):  # what the agent began and did not wait for ends with it
+            left.cancel()
         if attempt.stop_reason is not None:
             outcome = self._stopped(attempt, agent, outcome)
         self._committer.put(attempt, outcome, time.monotonic() - started)
+
+    @staticmethod
+    async def _apply_limits(attempt: Attempt, agent: Agent[..., Any], timers: _Timers) -> None:
+        """Open the job's budget on its first attempt; stop it at its deadline, before it begins when that has passed."""
+        job = attempt.job
+        deadline_s = job.deadline_s
+        if agent.budget is not None and job.account != job.id:
+            budget = agent.budget
+            job.account, deadline_s = await through_outages(lambda: attempt.store.open_budget(attempt.owner, budget))
+        if deadline_s is not None:
+            timers.add(deadline_s, "deadline", "the deadline that it, or a job above it, was given has passed")
+            attempt.require_going()
 
     async def _call(self, attempt: Attempt, agent: Agent[..., Any]) -> Outcome:
         job = attempt.job
@@ -152,10 +178,11 @@ class Runner:
         value = await call(agent.fn, **arguments)
         try:
             result = agent.encode_result(value)
+            key_state = changed_state(attempt)
         except PayloadInvalid as error:
             failure = Failure("unstorable", type(error).__name__, codec.storable_text(redact(str(error))))
             return Finish(job.id, job.fence, State.failed, codec.marked(value).decode(), failure)
-        return Finish(job.id, job.fence, State.succeeded, result)
+        return Finish(job.id, job.fence, State.succeeded, result, key_state=key_state)
 
     def _outcome_of(self, attempt: Attempt, agent: Agent[..., Any], error: BaseException) -> Outcome | None:
         """As `_raised`, with a net: the exception is user code, and no property of it may cost more than this job."""
@@ -172,32 +199,52 @@ class Runner:
             attempt.stop_reason = attempt.stop_reason or "lost"
             attempt.stop_text = attempt.stop_text or str(error)
             return None
+        steps = fault.steps_of(error)
+        reopen = tuple(steps)
         if isinstance(error, RetryAfter):
-            failure = Failure("later", "RetryAfter", _text_of(error))
+            failure = Failure("later", "RetryAfter", fault.text_of(error))
             delay_s = min(max(error.seconds, retry_after_s_min), delay_s_max)
-            return Reschedule(job.id, job.fence, delay_s, False, failure, self._loose(agent))
-        if isinstance(error, Fail):
-            return Finish(job.id, job.fence, State.failed, failure=_failure("fatal", error))
-        return self._again(attempt, agent, _failure("error", error))
+            return Reschedule(job.id, job.fence, delay_s, False, failure, self._loose(agent), reopen)
+        reason = next((word for kind, word in _fatal.items() if isinstance(error, kind)), None)
+        if reason is not None or any(steps.values()):
+            failure = _failure(reason or "error", error)
+            return Finish(job.id, job.fence, State.failed, failure=failure, reopen=reopen)
+        return self._again(attempt, agent, _failure("error", error), reopen)
 
-    def _again(self, attempt: Attempt, agent: Agent[..., Any], failure: Failure) -> Outcome:
+    def _again(
+        self, attempt: Attempt, agent: Agent[..., Any], failure: Failure, reopen: tuple[str, ...] = ()
+    ) -> Outcome:
         """A failed attempt: retried after its delay, or the last one."""
         job = attempt.job
         if job.attempt >= job.max_attempts:
-            return Finish(job.id, job.fence, State.failed, failure=failure)
-        return Reschedule(job.id, job.fence, agent.retry.delay_s(job.attempt), True, failure, self._loose(agent))
+            return Finish(job.id, job.fence, State.failed, failure=failure, reopen=reopen)
+        delay_s = agent.retry.delay_s(job.attempt)
+        return Reschedule(job.id, job.fence, delay_s, True, failure, self._loose(agent), reopen)
 
     def _stopped(self, attempt: Attempt, agent: Agent[..., Any], outcome: Outcome | None) -> Outcome | None:
         """The runtime stopped the attempt: the reason decides, whatever the agent made of its cancellation."""
         job = attempt.job
-        if attempt.stop_reason == "cancelled":
-            failure = Failure("cancelled", "Cancelled", codec.storable_text(attempt.stop_text))
-            return Finish(job.id, job.fence, State.cancelled, failure=failure)
-        if attempt.stop_reason == "timeout":
-            trace = outcome.failure.traceback if outcome is not None and outcome.failure is not None else ""
-            return self._again(attempt, agent, Failure("timeout", "Timeout", attempt.stop_text, trace))
-        if attempt.stop_reason == "shutdown":
-            return Reschedule(job.id, job.fence, 0.0, False)
+        text = codec.storable_text(attempt.stop_text)
+        match attempt.stop_reason:
+            case "cancelled" | "deadline" as reason:
+                kind = "Cancelled" if reason == "cancelled" else "DeadlinePassed"
+                return Finish(job.id, job.fence, State.cancelled, failure=Failure(reason, kind, text))
+            case "diverged":
+                return Finish(
+                    job.id, job.fence, State.failed, failure=Failure("diverged", "Diverged", text), counts=False
+                )
+            case "timeout":
+                trace = (
+                    ""
+                    if outcome is None or isinstance(outcome, Park) or outcome.failure is None
+                    else outcome.failure.traceback
+                )
+                return self._again(attempt, agent, Failure("timeout", "Timeout", text, trace))
+            case "shutdown":
+                return Reschedule(job.id, job.fence, 0.0, False)
+            case "parked":
+                due, waits = attempt.parked
+                return Park(job.id, job.fence, None if due is None else max(0.0, due - time.monotonic()), waits)
         return None
 
     @staticmethod
@@ -205,21 +252,33 @@ class Runner:
         return agent.order == "loose"
 
 
+class _Timers:
+    """What will stop an attempt by the clock."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._handles: list[asyncio.TimerHandle] = []
+
+    def add(self, seconds: float, reason: str, text: str) -> None:
+        if seconds <= 0:
+            self._attempt.stop(reason, text)
+            return
+        self._handles.append(asyncio.get_running_loop().call_later(seconds, self._attempt.stop, reason, text))
+
+    def cancel(self) -> None:
+        for handle in self._handles:
+            handle.cancel()
+
+
+# Failures that a repetition would only meet again, and the word for each.
+_fatal: dict[type[BaseException], str] = {
+    Fail: "fatal",
+    BudgetExceeded: "budget",
+    AskCycle: "cycle",
+    TooManyHops: "hops",
+}
+
+
 def _failure(reason: str, error: BaseException) -> Failure:
     """What is kept of an exception, whatever it does when it is asked for its text or its traceback."""
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    try:
-        trace = "".join(traceback.format_exception(error))
-    except BaseException:
-        trace = "".join(traceback.format_tb(error.__traceback__))
-    return Failure(
-        reason, codec.storable_text(name, 200), _text_of(error), codec.storable_text(redact(trace), traceback_chars_max)
-    )
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return codec.storable_text(redact(str(error)))
-    except BaseException:
-        return "<its text cannot be read>"
+    return Failure(reason, fault.class_path(type(error)), fault.text_of(error), fault.traceback_of(error))

@@ -19,6 +19,9 @@ import structlog
 from agentrt.agent import Agent
 from agentrt.client import Client
 from agentrt.config import Settings, redact
+from agentrt.context import attempt_of
+from agentrt.durable.branch import TaskFactory
+from agentrt.engine.answers import Answers
 from agentrt.engine.claimer import Claimer
 from agentrt.engine.committer import Committer
 from agentrt.engine.heart import Heart
@@ -71,6 +74,7 @@ class Supervisor:
         shortest = min([settings.lease_s, *(a.lease_s for a in agents.values() if a.lease_s is not None)])
         self._heart = Heart(store, self.stats, settings, shortest)
         self._listener = Listener(store, self._heard, self._listening)
+        self.client.listening = lambda: self._listener.listening
         self._beat_at = 0.0
         self._failed_loops: dict[str, str] = {}
 
@@ -107,6 +111,7 @@ class Supervisor:
     async def run(self) -> None:
         if not await self._database_is_up():
             return
+        TaskFactory.install(asyncio.get_running_loop(), attempt_of)
         try:
             async with asyncio.TaskGroup() as group:
                 self._build(group)
@@ -135,6 +140,7 @@ class Supervisor:
         self._runner = Runner(
             self._agents, self._settings, self._store, self.client, self._committer, self._heart, group
         )
+        self._answers = Answers(self._store, self._runner.attempts)
         self._claimer = Claimer(self._store, self._runner, self.stats, self.id, self._settings.poll_s)
         self._janitor = Janitor(
             self._store, self._settings, self._runner, self._listener, self.stats, self.id, self._claimer.ring
@@ -157,6 +163,7 @@ class Supervisor:
             "beat": self._janitor.beat,
             "days": self._janitor.days,
             "cancels": self._janitor.cancels,
+            "answers": self._answers.run,
         }
 
     async def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -235,7 +242,9 @@ class Supervisor:
         elif channel == "due":
             self._janitor.due_bell.ring()
         elif channel == "done":
-            self.client.ring()
+            self.client.ring(int(payload))
+        elif channel == "answer":
+            self._answers.ring(int(payload))
         elif channel == "cancel":
             self._janitor.heard_cancel()
         elif channel == "bell":
@@ -247,6 +256,7 @@ class Supervisor:
         self._janitor.work_seen()
         self._janitor.due_bell.ring()
         self._janitor.heard_cancel()
+        self._answers.ring_all()
         self.client.ring()
 
     # -------------------------------------------------------------- the end

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from agentrt import Fail, RetryAfter
 from agentrt.context import Attempt, running
-from agentrt.model import Claimed
+from agentrt.model import Claimed, Sender, StepRecord, StepState
 
 R = TypeVar("R")
 
@@ -20,7 +20,7 @@ class Job(Generic[R]):
     """One job. `waits`: what each `RetryAfter` asked for; `failures`: the attempts that were used up."""
 
     run: Callable[[], Awaitable[R]]
-    steps: dict[str, str] = field(default_factory=dict)
+    steps: dict[str, StepState] = field(default_factory=dict)
     waits: list[float] = field(default_factory=list)
     failures: list[Exception] = field(default_factory=list)
 
@@ -41,7 +41,9 @@ class Job(Generic[R]):
             waited_s=0,
             steps=dict(self.steps),
         )
-        token = running.set(Attempt(claimed, cast("Any", self), cast("Any", None)))
+        attempt = Attempt(claimed, cast("Any", self), cast("Any", None))
+        attempt.branches.begin(cast("asyncio.Task[Any]", asyncio.current_task()))
+        token = running.set(attempt)
         try:
             return await self.run()
         finally:
@@ -62,8 +64,11 @@ class Job(Generic[R]):
                 if len(self.failures) >= attempts_max:
                     raise
 
-    async def record_step(self, _job_id: int, _fence: int, step_id: str, output: str) -> str:
-        return self.steps.setdefault(step_id, output)
+    async def record(self, _owner: Sender, record: StepRecord) -> StepState:
+        state = StepState(record.kind, record.done, record.output, record.failure, mark=record.mark)
+        if record.failure is not None:
+            return state  # it leaves the agent, whose next attempt runs the step again
+        return self.steps.setdefault(record.mark.id, state)
 
 
 def everything(error: BaseException, *, but_of: str) -> str:

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-seen_bytes_max = 64 * 1024
+seen_bytes_max = 1024 * 1024
+_sync = b"S\x00\x00\x00\x04"  # PostgreSQL's manual, "Message Formats": Sync
 
 
 class Way:
@@ -61,6 +62,11 @@ class Link:
     @property
     def listens(self) -> bool:
         return b"LISTEN " in self.seen
+
+    @property
+    def statements(self) -> int:
+        """How often the client asked and waited for the answer, by its Sync messages."""
+        return self.seen.count(_sync)
 
     @property
     def open(self) -> bool:

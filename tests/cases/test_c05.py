@@ -49,7 +49,7 @@ async def test_large_messages_and_many_at_once_are_accepted_and_started_at_once(
     finally:
         await listening.close()
     assert {channel for channel, _ in heard} >= {"agentrt.ready", "agentrt.done", "agentrt.due"}
-    assert {payload for _, payload in heard} == {""}
+    assert {len(payload) <= 20 for _, payload in heard} == {True}  # nothing, or the number of a job
 
 
 async def test_a_large_result_reaches_who_waits_for_it(database: str, client: agentrt.Client) -> None:

@@ -135,4 +135,4 @@ async def test_a_step_result_with_it_fails_the_job_and_names_the_step(
     async with supervising(database, *agents, poll_s=600):
         job = await in_a_step.send(repr(bad))
         assert "step measure#0" in await failed_at_once(sql, job.id, "fatal")
-    assert await sql.value("select count(*) from agentrt.steps") == 0
+    assert await sql.value("select count(*) from agentrt.steps where output is not null") == 0

@@ -160,7 +160,7 @@ async def test_every_id_is_tried_and_one_that_cannot_be_makes_the_exit_code_1(cl
     await sql.run("update agentrt.jobs set status = 'running', fence = 1, attempt = 1 where id = $1", done)
     await sql.run(
         "select agentrt.finish(array[$1::bigint], array[1::bigint], array['succeeded'], array['1'], array[null], array[null],"
-        " array[null], array[null], false, false)", done,
+        " array[null], array[null], array[true], array[null], '{}', '{}', false, false)", done,
     )  # fmt: skip
     retried = await cli("retry", done, 10**9, delayed)
     assert retried.code == 1

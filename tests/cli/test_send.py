@@ -76,7 +76,6 @@ refused: list[tuple[list[str], str]] = [
     (["--priority", "12"], "priority is 12"),
     (["--timeout", "3"], "add --wait"),
     (["--key", ""], "key is ''"),
-    (["--dedup", "@job:1/x"], "the runtime's own"),
 ]
 refused_input = [
     (json.dumps({"a": "x" * 1_100_000}).encode(), "at most 1,048,576"),

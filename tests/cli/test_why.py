@@ -137,7 +137,7 @@ async def test_why_reads_the_rows_of_a_real_database(cli: Cli, sql: Sql) -> None
         "update agentrt.jobs set status = 'running', supervisor = $2, attempt = 1, fence = 1,"
         " lease_expires = now() + interval '1 hour' where id = $1", head, supervisor,
     )  # fmt: skip
-    await sql.value("select agentrt.cancel($1, 'no need')", cancelled)
+    await sql.value("select agentrt.cancel($1, 'no need', true)", cancelled)
     ids = {
         head: ("running", "leased to box:7"),
         blocked: ("blocked", f"key 'k' is held by job {head} (running on box:7)"),

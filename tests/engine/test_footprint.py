@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
+from tests.cases.proxy import Proxy
 from tests.conftest import Start
 from tests.support import Sql, eventually
 
@@ -38,28 +38,20 @@ async def test_memory_stays_flat_over_fifty_thousand_jobs(start: Start, sql: Sql
 
 
 async def test_an_idle_supervisor_holds_three_connections_and_makes_a_statement_every_few_seconds(
-    start: Start, sql: Sql, server: str, database: str
+    start: Start, database: str
 ) -> None:
-    import asyncpg
-
-    name = urlsplit(database).path[1:]
-    outside = await asyncpg.connect(server)  # so that the looking is not counted
-    try:
-        await sql.connection.close()
-        program = start("run", "agents.py", source=noop)
+    async with Proxy(database).running() as proxy:  # at the wire: the server's own counters hold autovacuum's work, too
+        program = start("run", "agents.py", source=noop, environ={"AGENTRT_DATABASE_URL": proxy.dsn})
         await program.until("supervisor.started")
-        others = "select count(*) from pg_stat_activity where datname = $1"
 
         async def settled() -> bool:
-            return bool(await outside.fetchval(others, name) <= 3)
+            seen = sum(link.statements for link in proxy.links)
+            await asyncio.sleep(2)  # between two looks: what begins is over when nothing came in between
+            return seen == sum(link.statements for link in proxy.links)
 
-        await eventually(settled, what="at most three connections")
-        count = "select xact_commit + xact_rollback from pg_stat_database where datname = $1"
-        await outside.execute("select pg_stat_clear_snapshot()")
-        before = await outside.fetchval(count, name)
+        await eventually(settled, what="the end of what a supervisor begins with")
+        before = sum(link.statements for link in proxy.links)
         await asyncio.sleep(idle_window_s)  # the measured window: a rate has no event to wait for
-        after = await outside.fetchval(count, name)
-        assert after - before <= 0.2 * idle_window_s + 25  # and a visit of autovacuum, which counts one for each table
-        assert await outside.fetchval(others, name) <= 3
-    finally:
-        await outside.close()
+        after = sum(link.statements for link in proxy.links)
+        assert 1 <= after - before <= 0.2 * idle_window_s  # some: the count sees the beat
+        assert sum(link.open for link in proxy.links) <= 3

@@ -17,6 +17,7 @@ from tests.store.verbs import (
     listening,
     message,
     others,
+    record,
     row_of,
     send,
     send_one,
@@ -50,7 +51,7 @@ async def test_a_running_job_is_marked_and_goes_on_until_its_owner_ends_it(store
     assert await store.cancel(job_id, "no longer needed") == "requested"
     assert await state_of(store, job_id) == State.running
     assert await store.cancel_requests([job_id]) == [(job_id, job.fence, "no longer needed")]
-    assert await store.record_step(job.id, job.fence, "search#0", "1") == "1"
+    assert await record(store, job, "search#0", "1") == "1"
     assert await store.renew([(job.id, job.fence, 30.0)]) == {job_id}
 
 

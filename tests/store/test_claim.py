@@ -21,7 +21,9 @@ from tests.store.verbs import (
     lease_s,
     message,
     others,
+    outputs,
     policy,
+    record,
     row_of,
     send,
     send_one,
@@ -192,10 +194,10 @@ async def test_a_repeated_claim_brings_the_recorded_steps_along(store: Store) ->
     await send(store, message(), message())
     first, second = await claim(store)
     assert first.steps == {}
-    await store.record_step(first.id, first.fence, "search#0", '{"hits":[1]}')
-    await store.record_step(first.id, first.fence, "search#1", "null")
+    await record(store, first, "search#0", '{"hits":[1]}')
+    await record(store, first, "search#1", "null")
     await give_back(store, first, second)
-    steps = {job.id: job.steps for job in await claim(store)}
+    steps = {job.id: outputs(job) for job in await claim(store)}
     assert steps == {first.id: {"search#0": '{"hits":[1]}', "search#1": "null"}, second.id: {}}
 
 

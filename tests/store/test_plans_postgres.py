@@ -14,7 +14,7 @@ import pytest
 from agentrt.model import Reschedule, SweepReport
 from agentrt.store.postgres import PostgresStore, lane
 from tests.store.plans import Plan, Plans
-from tests.store.verbs import beat, claim, fail, give_back, here, message, oops, policy, send, succeed
+from tests.store.verbs import beat, claim, fail, give_back, here, message, oops, policy, record, send, succeed
 
 rounds = 7  # a statement that is not pinned is planned for its values five times, and then perhaps for any
 
@@ -32,7 +32,7 @@ select case when n % 10 = 9 then 'other' else 'a' end, k.key, case when k.key is
 # Read from end to end only what holds nothing but what the statement is after: the sweep looks at each lease of what
 # runs now, and due at the front of those that wait.
 read_whole = {("sweep", "jobs_running"), ("sweep", "leases"), ("due", "jobs_due")}
-hot = {"beat", "claim", "finish", "reschedule", "due", "sweep", "renew", "record_step", "send", "promote", "jobs_gate"}
+hot = {"beat", "claim", "finish", "reschedule", "due", "sweep", "renew", "record", "send", "promote", "jobs_gate"}
 others = {"lock_keys_of", "bury", "cancel", "retry", "results"}
 small_tables = {"history", "history_default", "supervisors", "migrations"}
 
@@ -47,7 +47,7 @@ async def walk(store: PostgresStore) -> None:
     assert len(jobs) > 4
     assert await store.renew([(job.id, job.fence, 60.0) for job in jobs]) == {job.id for job in jobs}
     for output in ("1", "2"):
-        assert await store.record_step(jobs[0].id, jobs[0].fence, "s#0", output) == "1"
+        assert await record(store, jobs[0], "s#0", output) == "1"
     await store.results([job.id for job in jobs])
     await store.cancel(jobs[0].id, "no longer needed")
     await store.cancel_requests([job.id for job in jobs])

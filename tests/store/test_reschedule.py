@@ -16,6 +16,8 @@ from tests.store.verbs import (
     lease_s,
     message,
     oops,
+    outputs,
+    record,
     row_of,
     send,
     send_one,
@@ -149,9 +151,9 @@ async def test_a_release_without_failure_keeps_the_last_error_and_adds_no_attemp
 async def test_recorded_steps_outlive_the_attempt(store: Store) -> None:
     await send_one(store)
     job = await claim_one(store)
-    await store.record_step(job.id, job.fence, "search#0", "1")
+    await record(store, job, "search#0", "1")
     await give_back(store, job)
-    assert (await claim_one(store)).steps == {"search#0": "1"}
+    assert outputs(await claim_one(store)) == {"search#0": "1"}
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 60.0])

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from agentrt.errors import LeaseLost
-from agentrt.model import Sent, State
+from agentrt.model import Sender, Sent, State, StepMark
 from agentrt.store import Store
 from tests.conftest import Clock
 from tests.store.verbs import (
@@ -19,7 +19,9 @@ from tests.store.verbs import (
     listening,
     message,
     others,
+    outputs,
     policy,
+    record,
     row_of,
     send,
     send_one,
@@ -36,14 +38,19 @@ async def failed_one(store: Store, **more: object) -> int:
 
 
 async def test_a_failed_job_runs_again_as_itself(store: Store) -> None:
-    job_id = await failed_one(store, payload=b'{"x":1e17}', priority=2, parent=7, root=6)
+    await send_one(store, "parent")
+    parent = await claim_one(store, "parent")
+    said = message(payload=b'{"x":1e17}', priority=2, step=StepMark("send:a#0"))
+    (sent,) = await store.send([said], sender=Sender(parent.id, parent.fence))
+    job_id = sent.id
+    assert await fail(store, await claim_one(store)) == {job_id}
     created_at = (await row_of(store, job_id))["created_at"]
     assert await store.retry(job_id) == State.ready
     row = await row_of(store, job_id)
     assert (row["state"], row["attempt_count"], row["finished_at"]) == (State.ready, 0, None)
-    assert (row["created_at"], row["parent"], row["last_error"]) == (created_at, 7, "ValueError: no such otter")
+    assert (row["created_at"], row["parent"], row["last_error"]) == (created_at, parent.id, "ValueError: no such otter")
     job = await claim_one(store)
-    assert (job.id, job.payload, job.priority, job.root) == (job_id, '{"x":1e17}', 2, 6)
+    assert (job.id, job.payload, job.priority, job.root) == (job_id, '{"x":1e17}', 2, parent.id)
 
 
 async def test_a_retry_gives_fresh_attempts_under_a_higher_fence(store: Store) -> None:
@@ -58,18 +65,18 @@ async def test_a_retry_gives_fresh_attempts_under_a_higher_fence(store: Store) -
     assert again.fence > last.fence
     assert await succeed(store, last) == set()
     with pytest.raises(LeaseLost):
-        await store.record_step(last.id, last.fence, "search#0", "1")
+        await record(store, last, "search#0", "1")
     assert await succeed(store, again) == {again.id}
 
 
 async def test_a_retried_job_keeps_its_recorded_steps_and_the_story_of_its_attempts(store: Store) -> None:
     await send_one(store)
     job = await claim_one(store)
-    await store.record_step(job.id, job.fence, "search#0", "1")
+    await record(store, job, "search#0", "1")
     await fail(store, job)
     await store.retry(job.id)
     again = await claim_one(store)
-    assert again.steps == {"search#0": "1"}
+    assert outputs(again) == {"search#0": "1"}
     await fail(store, again)
     assert [row["fence"] for row in await store.attempts_of(job.id)] == [job.fence, again.fence]
 

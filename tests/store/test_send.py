@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agentrt.errors import StoreError
-from agentrt.model import Sent, State
+from agentrt.model import Sender, Sent, State, StepMark
 from agentrt.store import Store
 from tests.conftest import Clock
 from tests.store.verbs import (
@@ -57,12 +57,14 @@ async def test_names_may_hold_any_text(store: Store) -> None:
 
 
 async def test_what_a_message_says_is_kept(store: Store) -> None:
-    parent = await send_one(store)
-    job_id = await send_one(store, "b", "k", priority=2, max_attempts=7, parent=parent, root=parent)
-    row = await row_of(store, job_id)
+    await send_one(store)
+    parent = await claim_one(store)
+    said = message("b", "k", priority=2, max_attempts=7, step=StepMark("send:b#0"))
+    (sent,) = await store.send([said], sender=Sender(parent.id, parent.fence))
+    row = await row_of(store, sent.id)
     assert (row["job_type"], row["key"], row["priority"], row["max_attempts"]) == ("b", "k", 2, 7)
-    assert (row["parent"], row["root"]) == (parent, parent)
-    assert (await claim_one(store, "b")).root == parent
+    assert (row["parent"], row["root"], row["hops"]) == (parent.id, parent.id, 1)
+    assert (await claim_one(store, "b")).root == parent.id
 
 
 async def test_a_message_without_a_root_is_its_own(store: Store) -> None:

@@ -8,7 +8,20 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from uuid import UUID
 
-from agentrt.model import AgentPolicy, Beat, Claimed, Failure, Finish, JobRow, NewJob, Reschedule, State
+from agentrt.model import (
+    AgentPolicy,
+    Beat,
+    Claimed,
+    Failure,
+    Finish,
+    JobRow,
+    NewJob,
+    Reschedule,
+    Sender,
+    State,
+    StepMark,
+    StepRecord,
+)
 from agentrt.store import Store
 from tests.support import eventually
 
@@ -72,6 +85,17 @@ async def give_back(
 ) -> set[int]:
     outcomes = [Reschedule(job.id, job.fence, delay_s, counts, failure, loose) for job in jobs]
     return await store.reschedule(outcomes, keyed=True, limited=False)
+
+
+async def record(store: Store, job: Claimed, step: str, output: str) -> str | None:
+    """A step's output; returns the one that counts."""
+    state = await store.record(Sender(job.id, job.fence), StepRecord(StepMark(step), output=output))
+    return state.output
+
+
+def outputs(job: Claimed) -> dict[str, str | None]:
+    """The recorded steps that came with a claim."""
+    return {step: state.output for step, state in job.steps.items()}
 
 
 async def row_of(store: Store, job_id: int) -> JobRow:

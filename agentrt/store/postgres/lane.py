@@ -13,7 +13,15 @@ from typing import Any
 import asyncpg
 
 from agentrt.config import redact
-from agentrt.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
+from agentrt.errors import (
+    AgentrtError,
+    AskCycle,
+    BudgetExceeded,
+    ConfigError,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
 from agentrt.store.sql import Statement
 
 connect_timeout_s = 10.0
@@ -33,7 +41,7 @@ server_settings = {
     "tcp_user_timeout": "20000",
 }
 
-_gone = (
+connection_errors = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
     asyncpg.CannotConnectNowError,
@@ -57,6 +65,7 @@ _refused_values = (
     asyncpg.IntegrityConstraintViolationError,
     asyncpg.ProgramLimitExceededError,
 )
+_own_errors: dict[str, type[AgentrtError]] = {"AR001": AskCycle, "AR002": BudgetExceeded}
 _again = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _no_tables = (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError)
 
@@ -74,10 +83,12 @@ def translated(doing: str) -> Iterator[None]:
         ) from None
     except _no_tables as error:
         raise StoreError(f"{doing}: {_message(error)}. Run 'agentrt migrate' to make the tables.") from None
-    except _gone as error:
+    except connection_errors as error:
         text = _message(error) or type(error).__name__
         raise StoreUnavailable(f"{doing}: the database cannot be reached ({text}).") from None
     except asyncpg.PostgresError as error:
+        if error.sqlstate in _own_errors:  # raised by our functions, see the migrations
+            raise _own_errors[error.sqlstate](error.detail or _message(error).removeprefix("agentrt: ")) from None
         hint = f" {error.hint}" if getattr(error, "hint", None) else ""
         raise StoreError(f"{doing}: {_message(error)}{hint}") from None
     except ValueError:  # the driver cannot read the address; its text would quote a part of it
@@ -123,7 +134,7 @@ class Lane:
                     except _again:
                         if repeat == _repeats_max:
                             raise
-                    except _gone:
+                    except connection_errors:
                         self.drop()
                         raise
                 await asyncio.sleep(0.01 * 2**repeat)
@@ -148,7 +159,7 @@ class Lane:
             with translated("close"):
                 try:
                     await connection.close(timeout=2)
-                except _gone:
+                except connection_errors:
                     connection.terminate()
 
 

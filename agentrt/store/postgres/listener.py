@@ -10,7 +10,7 @@ import asyncpg
 from agentrt.store import Heard
 from agentrt.store.postgres.lane import connect, translated
 
-channels = ("ready", "due", "done", "cancel", "bell")
+channels = ("ready", "due", "done", "answer", "cancel", "bell")
 
 
 class PostgresNotifier:

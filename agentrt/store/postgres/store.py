@@ -2,68 +2,42 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-import asyncpg
-
-from agentrt.codec import dump, parse
-from agentrt.errors import LeaseLost, SchemaOutdated, StoreError
+from agentrt.codec import dump
+from agentrt.errors import LeaseLost, SchemaOutdated
 from agentrt.model import (
     AgentPolicy,
     Beat,
     Claimed,
-    Failure,
     Finish,
     JobRow,
     NewJob,
+    Park,
     Reschedule,
     Result,
+    Sender,
     Sent,
     State,
     SweepReport,
 )
 from agentrt.store import Heard
 from agentrt.store.postgres import migrate as migrating
-from agentrt.store.postgres.lane import Lane, Lanes, command_timeout_s, connect, translated
+from agentrt.store.postgres.durable import DurableVerbs
+from agentrt.store.postgres.lane import connect, translated
 from agentrt.store.postgres.listener import PostgresNotifier
-from agentrt.store.sql import migrations, statements
+from agentrt.store.postgres.rows import claimed, failure_columns, reopened
+from agentrt.store.sql import migrations
 
-_write_lanes = 4
 
-
-class PostgresStore:
-    """A store in one schema of one database.
-
-    Two kinds of connection: the main lane (claims, outcomes, sweeps: one statement at a time by nature) and up to four
-    more for the sends and steps of concurrent jobs, opened when they are used. `twin()` is for another event loop.
-    """
-
-    def __init__(
-        self,
-        dsn: str,
-        schema: str = "agentrt",
-        on_close: Callable[[], None] | None = None,
-        timeout_s: float = command_timeout_s,
-    ) -> None:
-        self.dsn = dsn
-        self.schema = schema
-        self._on_close = on_close
-        self._sql = statements("postgres.sql", schema)
-        self._main = Lane(dsn, timeout_s)
-        self._lanes = Lanes(dsn, _write_lanes)
+class PostgresStore(DurableVerbs):
+    """A store in one schema of one database. `twin()` is for another event loop."""
 
     def twin(self, timeout_s: float) -> PostgresStore:
         """The same store for another event loop, with connections of its own that give up after `timeout_s`."""
         return PostgresStore(self.dsn, self.schema, timeout_s=timeout_s)
-
-    async def close(self) -> None:
-        await self._main.close()
-        await self._lanes.close()
-        if self._on_close is not None:
-            await asyncio.to_thread(self._on_close)
 
     # -------------------------------------------------------------- schema
 
@@ -102,12 +76,15 @@ class PostgresStore:
 
     # -------------------------------------------------------------- send, claim
 
-    async def send(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Sent]:
-        """Store messages, all or none; on the caller's `connection` they are part of its transaction."""
+    async def send(self, jobs: Sequence[NewJob], connection: Any = None, sender: Sender | None = None) -> list[Sent]:
+        """Store messages, all or none; on the caller's `connection` they are part of its transaction.
+
+        With a `sender` each is a step of that attempt. Raises `LeaseLost` when it no longer owns its job.
+        """
         addresses = {(job.agent, job.key) for job in jobs if job.key is not None}
-        plain = len(addresses) < 2 and all(job.dedup is None for job in jobs)
+        plain = sender is None and len(addresses) < 2 and all(job.dedup is None for job in jobs)
         statement = self._sql["send_plain" if plain else "send"]
-        columns: dict[str, list[Any]] = {
+        columns: dict[str, Any] = {
             "agents": [job.agent for job in jobs],
             "keys": [job.key for job in jobs],
             "priorities": [job.priority for job in jobs],
@@ -116,9 +93,15 @@ class PostgresStore:
             "max_attempts": [job.max_attempts for job in jobs],
             "payloads": [job.payload.decode() for job in jobs],
             "dedups": [job.dedup for job in jobs],
-            "parents": [job.parent for job in jobs],
-            "roots": [job.root for job in jobs],
+            "deadlines": [job.deadline_s for job in jobs],
             "watched": [job.watched for job in jobs],
+            "parent": sender and sender.job_id,
+            "fence": sender and sender.fence,
+            "steps": [job.step and job.step.id for job in jobs],
+            "asks": [job.asks for job in jobs],
+            "timeouts": [job.timeout_s for job in jobs],
+            "fingerprints": [job.step and job.step.fingerprint for job in jobs],
+            "places": [job.step and job.step.place for job in jobs],
         }
         values = [columns[name] for name in statement.names]
         if connection is None:
@@ -128,6 +111,8 @@ class PostgresStore:
                 rows = await connection.fetch(statement.text, *values)
         if plain:
             return [Sent(row["id"]) for row in rows]
+        if sender is not None and not rows:
+            raise LeaseLost(f"job {sender.job_id}, fence {sender.fence}")
         return [Sent(row["id"], row["existed"]) for row in rows]
 
     async def claim(
@@ -145,7 +130,7 @@ class PostgresStore:
             alone,
         )
         limited = {policy.name for policy, _ in wanted if policy.limit is not None}
-        jobs = [_claimed(row, limited) for row in rows]
+        jobs = [claimed(row, limited) for row in rows]
         jobs.sort(key=lambda job: (job.priority, job.ord))
         return jobs
 
@@ -158,7 +143,10 @@ class PostgresStore:
             [outcome.fence for outcome in outcomes],
             [outcome.state.value for outcome in outcomes],
             [outcome.result for outcome in outcomes],
-            *_failures([outcome.failure for outcome in outcomes]),
+            *failure_columns([outcome.failure for outcome in outcomes]),
+            [outcome.counts for outcome in outcomes],
+            [outcome.key_state for outcome in outcomes],
+            *reopened(outcomes),
             keyed,
             limited,
         )
@@ -178,19 +166,25 @@ class PostgresStore:
             [outcome.delay_s for outcome in outcomes],
             [outcome.counts for outcome in outcomes],
             [outcome.loose for outcome in outcomes],
-            *_failures([outcome.failure for outcome in outcomes]),
+            *failure_columns([outcome.failure for outcome in outcomes]),
+            *reopened(outcomes),
             keyed,
             limited,
         )
         return {row[0] for row in rows}
 
-    async def record_step(self, job_id: int, fence: int, step: str, output: str) -> str:
-        """Returns the output that counts. Raises `LeaseLost` when the attempt no longer owns the job."""
-        (row,) = await self._lanes.fetch(self._sql["record_step"], job_id, fence, step, output)
-        if not row["owned"]:
-            raise LeaseLost(f"job {job_id}, fence {fence}")
-        stored: str = row["output"]
-        return stored
+    async def park(self, outcomes: Sequence[Park], *, limited: bool) -> set[int]:
+        waits = [(outcome.id, step) for outcome in outcomes for step in outcome.waits]
+        rows = await self._main.fetch(
+            self._sql["park"],
+            [outcome.id for outcome in outcomes],
+            [outcome.fence for outcome in outcomes],
+            [outcome.wait_s for outcome in outcomes],
+            [job_id for job_id, _ in waits],
+            [step for _, step in waits],
+            limited,
+        )
+        return {row[0] for row in rows}
 
     # -------------------------------------------------------------- leases, sweep, due
 
@@ -211,15 +205,21 @@ class PostgresStore:
 
     # -------------------------------------------------------------- cancel, retry, wait
 
-    async def cancel(self, job_id: int, reason: str) -> str | None:
-        return await self._value("cancel", job_id, reason)
+    async def cancel(self, job_id: int, reason: str, *, tree: bool = True) -> str | None:
+        return await self._value("cancel", job_id, reason, tree)
 
     async def cancel_requests(self, job_ids: Collection[int]) -> list[tuple[int, int, str]]:
         rows = await self._main.fetch(self._sql["cancel_requests"], list(job_ids))
         return [(row["id"], row["fence"], row["reason"]) for row in rows]
 
-    async def retry(self, job_id: int) -> str | None:
-        return await self._value("retry", job_id)
+    async def retry(self, job_id: int, from_step: str | None = None) -> str | None:
+        return await self._value("retry", job_id, from_step)
+
+    async def was_issued(self, job_id: int) -> bool:
+        """Whether a job of this id was ever made: one that is gone now was pruned."""
+        (row,) = await self._rows("was_issued", job_id)
+        issued: bool = row["issued"]
+        return issued
 
     async def results(self, job_ids: Collection[int]) -> list[Result]:
         rows = await self._lanes.fetch(self._sql["results"], list(job_ids))
@@ -281,47 +281,3 @@ class PostgresStore:
     async def examine(self, what: str, *values: object) -> list[JobRow]:
         """What the doctor asks: `jobs` needs the tables; `server`, `transactions` and `ring` do not."""
         return await self._rows(f"doctor_{what}", *values)
-
-    async def _rows(self, name: str, *values: Any) -> list[JobRow]:
-        return [dict(row) for row in await self._lanes.fetch(self._sql[name], *values)]
-
-    async def _value(self, name: str, *values: Any) -> str | None:
-        (row,) = await self._lanes.fetch(self._sql[name], *values)
-        value: str | None = row[0]
-        return value
-
-
-def _claimed(row: asyncpg.Record, limited: set[str]) -> Claimed:
-    steps: dict[str, str] = {}
-    if row["steps"] is not None:
-        outputs = parse(row["steps"])
-        if not isinstance(outputs, dict):
-            raise StoreError(f"The steps of job {row['id']} are {row['steps']!r}; they must be a JSON object.")
-        steps = outputs
-    return Claimed(
-        id=row["id"],
-        fence=row["fence"],
-        agent=row["agent"],
-        key=row["key"],
-        attempt=row["attempt"],
-        max_attempts=row["max_attempts"],
-        payload=row["payload"],
-        priority=row["priority"],
-        ord=row["ord"],
-        root=row["root"],
-        alone=row["alone"],
-        lease_s=row["lease_s"],
-        waited_s=row["waited_s"],
-        limited=row["agent"] in limited,
-        steps=steps,
-    )
-
-
-def _failures(failures: Sequence[Failure | None]) -> tuple[list[str | None], ...]:
-    """The failure columns: reason, kind, text, traceback."""
-    return (
-        [failure.reason if failure else None for failure in failures],
-        [failure.kind if failure else None for failure in failures],
-        [failure.text if failure else None for failure in failures],
-        [failure.traceback if failure else None for failure in failures],
-    )

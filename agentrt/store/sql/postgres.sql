@@ -1,19 +1,21 @@
 -- The statements of the runtime on PostgreSQL. What changes jobs is a function with pinned plans (see migrations).
 
 -- name: send_plain
--- Insert messages without dedup keys and with at most one mailbox. Returns: id, in order.
-insert into agentrt.jobs(agent, key, priority, run_after, max_attempts, payload, parent, root, watched)
-select u.a, u.k, u.p, coalesce(u.t, agentrt.agentrt_now() + make_interval(secs => u.s)), u.m, u.b::json, u.pa, u.ro, u.w
+-- Insert messages from outside of jobs, without dedup keys and with at most one mailbox. Returns: id, in order.
+insert into agentrt.jobs(agent, key, priority, run_after, max_attempts, payload, watched, deadline)
+select u.a, u.k, u.p, coalesce(u.t, agentrt.agentrt_now() + make_interval(secs => u.s)), u.m, u.b::json, u.w,
+       agentrt.agentrt_now() + make_interval(secs => u.d)
   from unnest(:agents::text[], :keys::text[], :priorities::int2[], :delays::float8[], :run_ats::timestamptz[],
-              :max_attempts::int[], :payloads::text[], :parents::bigint[], :roots::bigint[], :watched::boolean[])
-       with ordinality u(a, k, p, s, t, m, b, pa, ro, w, o)
+              :max_attempts::int[], :payloads::text[], :watched::boolean[], :deadlines::float8[])
+       with ordinality u(a, k, p, s, t, m, b, w, d, o)
  order by u.o
 returning id;
 
 -- name: send
--- Insert messages with dedup keys or several mailboxes. Returns: n, id, existed, in order.
-select * from agentrt.send(:agents, :keys, :priorities, :delays, :run_ats, :max_attempts, :payloads, :dedups, :parents,
-                           :roots, :watched);
+-- Insert messages with dedup keys or several mailboxes, or as steps of an attempt. Returns: n, id, existed, in order; no row: the
+-- attempt has lost its job.
+select * from agentrt.send(:agents, :keys, :priorities, :delays, :run_ats, :max_attempts, :payloads, :dedups, :deadlines, :watched,
+                           :parent, :fence, :steps, :asks, :timeouts, :fingerprints, :places);
 
 -- name: claim
 -- Lease ready jobs to a supervisor. Returns: the jobs, unordered, with their recorded steps.
@@ -21,7 +23,8 @@ select * from agentrt.claim(:supervisor, :agents, :limits, :global, :max_attempt
 
 -- name: finish
 -- Move ended jobs to history under their fences. Returns: the ids accepted.
-select * from agentrt.finish(:ids, :fences, :states, :results, :reasons, :kinds, :texts, :tracebacks, :keyed, :limited);
+select * from agentrt.finish(:ids, :fences, :states, :results, :reasons, :kinds, :texts, :tracebacks, :counts,
+                             :key_states, :reopen_ids, :reopen_steps, :keyed, :limited);
 
 -- name: finished_by
 -- Which of these attempts are in history already. Returns: id. Asked when the answer to `finish` was lost.
@@ -30,11 +33,58 @@ select h.id from unnest(:ids::bigint[], :fences::bigint[]) u(id, fence)
 
 -- name: reschedule
 -- Give jobs back, at once or later, under their fences. Returns: the ids accepted.
-select * from agentrt.reschedule(:ids, :fences, :delays, :counts, :loose, :reasons, :kinds, :texts, :tracebacks, :keyed, :limited);
+select * from agentrt.reschedule(:ids, :fences, :delays, :counts, :loose, :reasons, :kinds, :texts, :tracebacks,
+                                 :reopen_ids, :reopen_steps, :keyed, :limited);
 
--- name: record_step
--- Record a step's output under the fence. Returns: owned, output (the first one stored).
-select * from agentrt.record_step(:id, :fence, :step, :output);
+-- name: park
+-- Put waiting jobs to sleep under their fences. Returns: the ids accepted.
+select * from agentrt.park(:ids, :fences, :waits, :wait_ids, :wait_steps, :limited);
+
+-- name: record
+-- Record steps under their jobs' fences. Returns: n, owned, done, output, failure, due_s, child, exceeded, in order.
+select * from agentrt.record(:ids, :fences, :steps, :kinds, :dones, :outputs, :failures, :fingerprints, :places, :waits, :tries, :usd,
+                             :tokens);
+
+-- name: await_job
+-- Wait as a step for a job that exists. Returns: owned, done, output, failure, due_s, child (null: no such job).
+select * from agentrt.await_job(:id, :fence, :step, :child, :timeout, :fingerprint, :place);
+
+-- name: answers
+-- What steps that are waited for have become. Returns: job_id, step, output, failure of the answered ones.
+select * from agentrt.answers(:ids, :steps);
+
+-- name: open_decision
+-- Ask a question as a step. Returns: owned, id, done, output, failure, due_s.
+select * from agentrt.open_decision(:id, :fence, :step, :fingerprint, :place, :question, :options, :who, :fallback, :within);
+
+-- name: decide
+-- Answer a question. Returns: verdict and the question; no row: there is none.
+select * from agentrt.decide(:id, :option, :by);
+
+-- name: decisions
+-- Questions, the open ones or one by its id. Returns: rows, oldest first.
+select id, job_id, step, question, options, who, fallback, expires, answer, answered_by, answered_at, created_at,
+       coalesce(expires <= agentrt.agentrt_now(), false) as expired
+  from agentrt.decisions
+ where (:id::bigint is null and answer is null and (expires is null or expires > agentrt.agentrt_now())
+        and exists (select 1 from agentrt.jobs j where j.id = job_id)) or id = :id
+ order by id limit :limit;
+
+-- name: open_budget
+-- Give a running job its budget. Returns: account, deadline_s; no row: the attempt has lost its job.
+select * from agentrt.open_budget(:id, :fence, :usd, :tokens, :jobs, :hops, :wall, :ask);
+
+-- name: reserve
+-- Set aside before spending. Returns: owned, exceeded.
+select * from agentrt.reserve(:id, :fence, :usd, :tokens);
+
+-- name: settle
+-- Correct a reservation. Returns: the text of an account that is used up, or null.
+select agentrt.settle(:id, :usd, :tokens);
+
+-- name: extend_budget
+-- Grant once more what was granted at first.
+select agentrt.extend_budget(:account);
 
 -- name: renew
 -- Renew leases. Returns: the ids still owned.
@@ -53,12 +103,16 @@ select * from agentrt.due(:limit);
 select * from agentrt.cancel_requests(:ids);
 
 -- name: cancel
--- Cancel a job. Returns: what is true now, null for no such job.
-select agentrt.cancel(:id, :reason);
+-- Cancel a job, and with `tree` those it waits for. Returns: what is true now, null for no such job.
+select agentrt.cancel(:id, :reason, :tree);
 
 -- name: retry
 -- Run an ended job again. Returns: its state now, null for no such job.
-select agentrt.retry(:id);
+select agentrt.retry(:id, :from_step);
+
+-- name: was_issued
+-- Whether the sequence of the jobs' ids has reached this one.
+select :id::bigint between 1 and last_value and is_called as issued from agentrt.jobs_id_seq;
 
 -- name: results
 -- How jobs stand, and mark the unfinished as waited for. Returns: id, agent, state, result, reason, error.
@@ -91,7 +145,9 @@ select attempt, fence, supervisor, reason, kind, text, traceback, claimed_at, en
 
 -- name: steps_of
 -- The recorded steps of a job, first first.
-select step, fence, output::text as output, recorded_at from agentrt.steps where job_id = :id order by recorded_at, step;
+select step, kind, done, fence, output::text as output, failure::text as failure, fingerprint, place, due, tries, child, usd, tokens,
+       recorded_at
+  from agentrt.steps where job_id = :id order by seq;
 
 -- name: jobs
 -- The newest jobs that match; null matches all. Returns: rows of all_jobs without payload and result.

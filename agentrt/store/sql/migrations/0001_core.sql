@@ -47,7 +47,11 @@ create table agentrt.jobs(
   created_at    timestamptz not null default agentrt.agentrt_now(),
   parent        bigint,
   root          bigint,
-  watched       boolean not null default false, -- somebody waits for the end: notify it
+  hops          int not null default 0,        -- how many messages lie between this one and the root
+  deadline      timestamptz,                   -- not started after it, and cancelled at it; never later than the parent's
+  account       bigint,                        -- the budget that pays for it: the nearest job above (or itself) that has one
+  watched       boolean not null default false, -- somebody outside waits for the end: notify it
+  asked         boolean not null default false, -- a job waits for the end: answer its step
   cancel_reason text,                           -- a cancel was asked for while it ran
   alone         boolean not null default false, -- its process died twice: it may be the one that kills it (see claim)
   last_error    text,
@@ -59,7 +63,7 @@ create table agentrt.jobs(
 create index jobs_ready   on agentrt.jobs(agent, priority, ord)  where status = 'ready' and not alone;
 create index jobs_alone   on agentrt.jobs(agent, priority, ord)  where status = 'ready' and alone;
 create index jobs_key     on agentrt.jobs(agent, key, kseq)      where key is not null;
-create index jobs_due     on agentrt.jobs(run_after, ord)        where status = 'scheduled';
+create index jobs_due     on agentrt.jobs(run_after, ord)        where status in ('scheduled', 'parked');
 create index jobs_running on agentrt.jobs(agent, lease_expires)  where status = 'running';
 
 -- Renewed leases, apart from the wide job row. Only jobs that outlive a third of their lease have a row.
@@ -74,7 +78,7 @@ create table agentrt.history(
   state text not null check (state in ('succeeded', 'failed', 'cancelled')),
   priority smallint not null, attempt int not null, max_attempts int, fence bigint not null, supervisor uuid,
   run_after timestamptz not null, claimed_at timestamptz, created_at timestamptz not null, finished_at timestamptz not null,
-  parent bigint, root bigint, reason text, last_error text, payload json, result json
+  parent bigint, root bigint, hops int not null default 0, account bigint, reason text, last_error text, payload json, result json
 ) partition by range (finished_at);
 create index history_id on agentrt.history(id);
 create index history_finished on agentrt.history using brin(finished_at);
@@ -88,12 +92,26 @@ create table agentrt.attempts(
   primary key (job_id, fence)
 );
 
--- Step outputs, at most one a (job, step), for good.
+-- What an attempt has behind it (done) and what it waits for (not done), one row a (job, step). A done row never changes.
+-- Not done: a reply of `child`, a decision, the moment `due`, or (with tries) the next try of a step that failed.
 create table agentrt.steps(
-  job_id bigint not null, step text not null, fence bigint not null,
-  output json, failure json, fingerprint text,
+  job_id bigint not null, step text not null,
+  seq bigint not null default nextval('agentrt.ord_seq'),  -- the order in which they were begun
+  kind text not null default 'step' check (kind in ('step', 'send', 'ask', 'sleep', 'decide')),
+  fence bigint not null, done boolean not null default true,
+  output json, failure json, fingerprint text, place text,
+  due timestamptz, tries int not null default 0, child bigint,
+  usd numeric, tokens bigint,
   recorded_at timestamptz not null default agentrt.agentrt_now(),
   primary key (job_id, step)
+);
+create index steps_waits on agentrt.steps(child) where child is not null and not done;
+
+-- What a keyed agent keeps between its messages: loaded with the claim, saved by the statement that completes the job.
+create table agentrt.states(
+  agent text not null, key text not null, value json not null,
+  changed_at timestamptz not null default agentrt.agentrt_now(),
+  primary key (agent, key)
 );
 
 -- Dedup keys outlive their job, until it is pruned: a repeated send finds the job also when that has ended.
@@ -181,7 +199,7 @@ create trigger jobs_wake after insert on agentrt.jobs
 create trigger jobs_ready after update on agentrt.jobs
   for each row when (new.status = 'ready') execute function agentrt.jobs_wake('ready');
 create trigger jobs_due after update of status on agentrt.jobs
-  for each row when (new.status = 'scheduled') execute function agentrt.jobs_wake('due');
+  for each row when (new.status = 'scheduled' or new.status = 'parked' and new.run_after < 'infinity') execute function agentrt.jobs_wake('due');
 
 -- A mailbox moves on whoever removes its head, plain SQL included.
 create function agentrt.jobs_leave() returns trigger language plpgsql as $$
@@ -193,44 +211,176 @@ end$$;
 create trigger jobs_leave after delete on agentrt.jobs
   for each row when (old.key is not null and old.status <> 'blocked') execute function agentrt.jobs_leave();
 
--- Who waits for a job hears that it is gone, plain SQL's delete included.
+-- Who waits for a job hears that it is gone, plain SQL's delete included. The payload is the job's id.
+create function agentrt.jobs_gone() returns trigger language plpgsql as $$
+begin
+  perform pg_notify(tg_table_schema || '.done', old.id::text);
+  return null;
+end$$;
 create trigger jobs_gone after delete on agentrt.jobs
-  for each row when (old.watched) execute function agentrt.jobs_wake('done');
+  for each row when (old.watched) execute function agentrt.jobs_gone();
+
+-- The reply: the end of a job becomes the outcome of the steps that wait for it, in the statement that ends it.
+create function agentrt.jobs_answer() returns trigger language plpgsql as $$
+begin
+  perform agentrt.answer_from(old.id, old.agent);
+  return null;
+end$$;
+create trigger jobs_answer after delete on agentrt.jobs
+  for each row when (old.asked) execute function agentrt.jobs_answer();
+
+-- Answer the steps that wait for a job that has ended. A job that was taken out by plain SQL counts as cancelled.
+create function agentrt.answer_from(p_child bigint, p_agent text) returns void language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+declare
+  v_end record;
+  v_wait record;
+begin
+  select h.state, h.result, h.reason, h.last_error into v_end from agentrt.history h where h.id = p_child limit 1;
+  for v_wait in select s.job_id, s.step from agentrt.steps s where s.child = p_child and not s.done order by s.job_id loop
+    perform agentrt.answer(
+      v_wait.job_id, v_wait.step,
+      case when v_end.state = 'succeeded' then coalesce(v_end.result::text, 'null') end,
+      case when v_end.state is distinct from 'succeeded' then json_build_object(
+        'job', p_child, 'agent', p_agent, 'state', coalesce(v_end.state, 'cancelled'), 'reason', v_end.reason,
+        'error', coalesce(v_end.last_error, 'it was deleted'))::text end);
+  end loop;
+end$$;
+
+-- Give a waiting step its outcome, unless it has one, and wake its job: a parked one becomes ready, a running one is told.
+-- The job's row is locked before the step is written, so that a job on its way to be parked either sees it or is woken.
+create function agentrt.answer(p_id bigint, p_step text, p_output text, p_failure text) returns boolean language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+declare v_status text;
+begin
+  select j.status into v_status from agentrt.jobs j where j.id = p_id for no key update;
+  update agentrt.steps s
+     set done = true, output = p_output::json, failure = p_failure::json, recorded_at = agentrt.agentrt_now()
+   where s.job_id = p_id and s.step = p_step and not s.done;
+  if not found then
+    return false;
+  end if;
+  if v_status = 'parked' then
+    update agentrt.jobs j
+       set status = 'ready', ord = nextval('agentrt.ord_seq'), run_after = least(j.run_after, agentrt.agentrt_now())
+     where j.id = p_id;
+  elsif v_status = 'running' then
+    perform pg_notify('agentrt' || '.answer', p_id::text);
+  end if;
+  return true;
+end$$;
 
 -- ------------------------------------------------------------------------------------------------ send
 
--- Insert a batch that has dedup keys or several mailboxes. Returns one row a message, in order.
--- Locks: the dedup keys, then the mailboxes, each in byte order, so that two batches never wait for each other.
+-- Insert a batch: from outside (p_parent null), or as steps of an attempt, each message at most once a step.
+-- p_asks: the step waits for the job's end, at most p_timeouts seconds. p_dones: the step's answer to a job that exists.
+-- Returns one row a message, in order; none: the attempt has lost its job, and nothing was sent.
+-- Locks: the sender; the dedup keys, then the mailboxes, each in byte order, so that two batches never wait for each other.
 create function agentrt.send(
   p_agents text[], p_keys text[], p_priorities int2[], p_delays float8[], p_run_ats timestamptz[], p_max_attempts int[],
-  p_payloads text[], p_dedups text[], p_parents bigint[], p_roots bigint[], p_watched boolean[])
+  p_payloads text[], p_dedups text[], p_deadlines float8[], p_watched boolean[], p_parent bigint, p_fence bigint, p_steps text[],
+  p_asks boolean[], p_timeouts float8[], p_fingerprints text[], p_places text[])
 returns table(n int, id bigint, existed boolean) language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
 set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
-  v_ids bigint[] := array(select nextval(pg_get_serial_sequence('agentrt.jobs', 'id')) from generate_subscripts(p_agents, 1));
+  v_parent record;
+  v_new bigint[] := array(select nextval(pg_get_serial_sequence('agentrt.jobs', 'id')) from generate_subscripts(p_agents, 1));
+  v_known bigint[];  -- the jobs that these steps have sent already: the answer to an earlier call was lost
+  v_ids bigint[];    -- what counts for each message: known, or the first of its dedup key, or new
   v_now timestamptz;
 begin
+  select j.id, coalesce(j.root, j.id) as root, j.hops, j.deadline, j.account, j.key is not null or j.asked as holds_a_mailbox
+    into v_parent from agentrt.jobs j
+   where j.id = p_parent and j.fence = p_fence and coalesce(j.status, '') = 'running' for share;
+  if p_parent is not null and not found then
+    return;
+  end if;
+  v_known := array(select (select s.child from agentrt.steps s where s.job_id = p_parent and s.step = u.step)
+                     from unnest(p_steps) with ordinality u(step, o) order by u.o);
   insert into agentrt.dedups(agent, dedup, job_id)
-  select u.a, u.d, min(u.i) from unnest(p_agents, p_dedups, v_ids) u(a, d, i) where u.d is not null
+  select u.a, u.d, min(u.i) from unnest(p_agents, p_dedups, v_new, v_known) u(a, d, i, kn) where u.d is not null and u.kn is null
    group by u.a, u.d order by u.a collate "C", u.d collate "C"
   on conflict do nothing;
+  if v_parent.holds_a_mailbox and true = any(p_asks) then
+    perform agentrt.require_no_cycle(p_parent, u.a, u.k) from unnest(p_agents, p_keys, p_asks) u(a, k, asks)
+      where u.asks and u.k is not null;
+  end if;
   perform agentrt.lock_key(k.a, k.k) from (
     select distinct u.a collate "C" as a, u.k collate "C" as k from unnest(p_agents, p_keys) u(a, k)
      where u.k is not null order by 1, 2) k;
   v_now := agentrt.agentrt_now();
-  insert into agentrt.jobs(id, agent, key, priority, run_after, max_attempts, payload, parent, root, watched)
-  select u.i, u.a, u.k, u.p, coalesce(u.t, v_now + make_interval(secs => u.s)), u.m, u.b::json, u.pa, u.ro, u.w
-    from unnest(v_ids, p_agents, p_keys, p_priorities, p_delays, p_run_ats, p_max_attempts, p_payloads, p_dedups,
-                p_parents, p_roots, p_watched) with ordinality u(i, a, k, p, s, t, m, b, d, pa, ro, w, o)
-   where u.d is null or u.i = (select x.job_id from agentrt.dedups x where x.agent = u.a and x.dedup = u.d)
-   order by u.o;
-  return query
-  select s.o::int, coalesce(s.first, s.i), s.first is not null and s.first <> s.i
-    from (select u.o, u.i, (select x.job_id from agentrt.dedups x where x.agent = u.a and x.dedup = u.d) as first
-            from unnest(v_ids, p_agents, p_dedups) with ordinality u(i, a, d, o)) s
-   order by s.o;
+  v_ids := array(select coalesce(u.kn, (select x.job_id from agentrt.dedups x where x.agent = u.a and x.dedup = u.d), u.i)
+                   from unnest(p_agents, p_dedups, v_new, v_known) with ordinality u(a, d, i, kn, o) order by u.o);
+  if v_parent.account is not null then
+    perform agentrt.charge_jobs(v_parent.account, v_parent.hops + 1,
+                                (select count(*)::int from unnest(v_ids, v_new) u(i, n) where u.i = u.n));
+  end if;
+  insert into agentrt.jobs(id, agent, key, priority, run_after, max_attempts, payload, parent, root, hops, deadline, account,
+                           watched, asked)
+  select u.i, u.a, u.k, u.p, least(coalesce(u.t, v_now + make_interval(secs => u.s)), v_parent.deadline), u.m, u.b::json,
+         p_parent, v_parent.root, coalesce(v_parent.hops + 1, 0), least(v_parent.deadline, v_now + make_interval(secs => u.dl)),
+         v_parent.account, u.w, coalesce(u.asks, false)
+    from unnest(v_ids, v_new, p_agents, p_keys, p_priorities, p_delays, p_run_ats, p_max_attempts, p_payloads, p_deadlines,
+                p_watched, p_asks) with ordinality u(i, n, a, k, p, s, t, m, b, dl, w, asks, o)
+   where u.i = u.n order by u.o;
+  if p_parent is not null then
+    insert into agentrt.steps(job_id, step, kind, fence, done, output, fingerprint, place, due, child)
+    select p_parent, u.step, case when u.asks then 'ask' else 'send' end, p_fence, not u.asks,
+           case when not u.asks then to_json(u.i) end, u.fi, u.pl, v_now + make_interval(secs => u.t), u.i
+      from unnest(p_steps, v_ids, v_known, p_asks, p_timeouts, p_fingerprints, p_places) u(step, i, kn, asks, t, fi, pl)
+     where u.kn is null;
+    perform agentrt.ask_existing(u.i) from unnest(v_ids, v_new, p_asks) u(i, n, asks) where u.asks and u.i <> u.n;
+  end if;
+  return query select u.o::int, u.i, u.i <> u.n from unnest(v_ids, v_new) with ordinality u(i, n, o) order by u.o;
+end$$;
+
+-- Let the end of a job that exists answer the steps that wait for it; when it has ended, now. False: there is no such job.
+create function agentrt.ask_existing(p_child bigint) returns boolean language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+declare v_agent text;
+begin
+  update agentrt.jobs set asked = true where id = p_child;
+  if found then
+    return true;
+  end if;
+  select h.agent into v_agent from agentrt.history h where h.id = p_child limit 1;
+  if not found then
+    return false;
+  end if;
+  perform agentrt.answer_from(p_child, v_agent);
+  return true;
+end$$;
+
+-- Refuse an ask that could never be answered: the mailbox it goes to is held by a job that waits, over any number of others,
+-- for the asker. Followed from the mailbox's head: what a job waits for, and who stands before that in its own mailbox.
+-- One such look at a time in a schema, or two that close a circle together would not see each other.
+create function agentrt.require_no_cycle(p_asker bigint, p_agent text, p_key text) returns void language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+declare v_path text;
+begin
+  perform pg_advisory_xact_lock(hashtextextended('agentrt' || '.cycles', 0));
+  with recursive held(id, path, length) as (
+    select q.id, array[q.id], 1 from (
+      select j.id from agentrt.jobs j where j.agent = p_agent and j.key = p_key order by j.kseq limit 1) q
+    union all
+    select n.id, held.path || n.id, held.length + 1
+      from held
+     cross join lateral (
+           select k.child from agentrt.steps k
+            where k.job_id = held.id and not coalesce(k.done, false) and k.child is not null offset 0) s
+     cross join lateral (select q.id, q.status, q.agent, q.key from agentrt.jobs q where q.id = s.child offset 0) c
+     cross join lateral (
+           select case when c.status <> 'blocked' then c.id else (
+             select h.id from agentrt.jobs h where h.agent = c.agent and h.key = c.key order by h.kseq limit 1) end as id) n
+     where held.length < 100 and held.id <> p_asker and n.id <> all(held.path))
+  select string_agg(format('%s%s (job %s)', j.agent, '[' || quote_literal(j.key) || ']', j.id), ' → ' order by p.o) into v_path
+    from (select path from held where id = p_asker limit 1) f, unnest(f.path) with ordinality p(id, o)
+    join agentrt.jobs j on j.id = p.id;
+  if v_path is not null then
+    raise exception 'agentrt: %[''%''] would wait for itself: %', p_agent, p_key, v_path using errcode = 'AR001';
+  end if;
 end$$;
 
 -- ------------------------------------------------------------------------------------------------ claim
@@ -244,7 +394,8 @@ create function agentrt.claim(
   p_supervisor uuid, p_agents text[], p_limits int[], p_global int[], p_max_attempts int[], p_leases float8[], p_total int,
   p_alone boolean)
 returns table(id bigint, fence bigint, agent text, key text, attempt int, max_attempts int, payload text, priority smallint,
-              ord bigint, root bigint, alone boolean, lease_s float8, waited_s float8, steps text)
+              ord bigint, root bigint, hops int, deadline_s float8, account bigint, alone boolean, lease_s float8,
+              waited_s float8, state text, steps text)
 language plpgsql rows 20
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
 set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -288,20 +439,52 @@ begin
                  for no key update skip locked) l
           limit p_total - cardinality(v_alone)))
   returning j.id, j.fence, j.agent, j.key, j.attempt, j.max_attempts, j.payload::text, j.priority, j.ord,
-            coalesce(j.root, j.id), j.alone, p_leases[array_position(p_agents, j.agent)],
-            extract(epoch from v_now - j.run_after)::float8,
-            case when j.fence > 1 then (select json_object_agg(s.step, s.output::text)::text from agentrt.steps s
-                                         where s.job_id = j.id) end;
+            coalesce(j.root, j.id), j.hops, extract(epoch from j.deadline - v_now)::float8, j.account, j.alone,
+            p_leases[array_position(p_agents, j.agent)], extract(epoch from v_now - j.run_after)::float8,
+            case when j.key is not null then (select t.value::text from agentrt.states t
+                                               where t.agent = j.agent and t.key = j.key) end,
+            case when j.fence > 1 then agentrt.steps_json(j.id, v_now) end;
 end$$;
 
+-- The steps of a job for an attempt that replays them: [[step, kind, done, output, failure, fingerprint, place, seconds until
+-- due, tries, child], …] with outputs and failures as texts.
+create function agentrt.steps_json(p_id bigint, p_now timestamptz) returns text language sql stable as $$
+  select json_agg(json_build_array(s.step, s.kind, s.done, s.output::text, s.failure::text, s.fingerprint, s.place,
+                                   extract(epoch from s.due - p_now)::float8, s.tries, s.child))::text
+    from agentrt.steps s where s.job_id = p_id
+$$;
+
 -- ------------------------------------------------------------------------------------------------ the end of an attempt
+
+-- The failures that ended an attempt are no longer behind it: the next try runs those steps again. (A failure that the agent
+-- caught is part of its history and stays.) A wait that failed is forgotten only with its job, for whoever retries that by hand.
+create function agentrt.reopen(p_ids bigint[], p_steps text[], p_waits boolean) returns void language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+begin
+  delete from agentrt.steps s using unnest(p_ids, p_steps) u(id, step)
+   where s.job_id = u.id and s.step = u.step and p_waits and s.kind in ('ask', 'decide');
+  update agentrt.steps s set done = false, due = null, tries = 0 from unnest(p_ids, p_steps) u(id, step)
+   where s.job_id = u.id and s.step = u.step and s.failure is not null and s.kind = 'step';
+end$$;
+
+-- Lock ending jobs together with the jobs that wait for them, in one order, so that two batches never wait for each other.
+create function agentrt.lock_askers(p_ids bigint[]) returns void language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+begin
+  if exists (select 1 from agentrt.jobs j where j.id = any(p_ids) and j.asked) then
+    perform 1 from agentrt.jobs j
+      where j.id = any(p_ids || array(select s.job_id from agentrt.steps s where s.child = any(p_ids) and not s.done))
+      order by j.id for update;
+  end if;
+end$$;
 
 -- Move finished jobs to history, each only under its fence. Returns the ids that were accepted; a missing one had moved on.
 -- p_limited: one is of an agent with a limit over all processes, so room for another may be news to any of them.
 -- Locks: the jobs; the mailboxes of keyed ones (p_keyed says that there are any).
 create function agentrt.finish(
   p_ids bigint[], p_fences bigint[], p_states text[], p_results text[],
-  p_reasons text[], p_kinds text[], p_texts text[], p_tracebacks text[], p_keyed boolean, p_limited boolean)
+  p_reasons text[], p_kinds text[], p_texts text[], p_tracebacks text[], p_counts boolean[], p_key_states text[],
+  p_reopen_ids bigint[], p_reopen_steps text[], p_keyed boolean, p_limited boolean)
 returns setof bigint language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -313,19 +496,24 @@ begin
   if p_limited then
     perform pg_notify('agentrt' || '.ready', '');
   end if;
+  perform agentrt.lock_askers(p_ids);
   v_now := agentrt.agentrt_now();
   return query
   with d as (
     delete from agentrt.jobs j
-     using unnest(p_ids, p_fences, p_states, p_results, p_reasons, p_kinds, p_texts, p_tracebacks)
-           u(id, fence, state, result, reason, kind, text, traceback)
+     using unnest(p_ids, p_fences, p_states, p_results, p_reasons, p_kinds, p_texts, p_tracebacks, p_counts, p_key_states)
+           u(id, fence, state, result, reason, kind, text, traceback, counts, key_state)
      where j.id = any(p_ids) and j.id = u.id and j.fence = u.fence and coalesce(j.status, '') = 'running'
-    returning j.*, u.state, u.result as outcome, u.reason, u.kind, u.text, u.traceback),
+    returning j.*, u.state, u.result as outcome, u.reason, u.kind, u.text, u.traceback, u.counts, u.key_state),
+  k as (
+    insert into agentrt.states as t (agent, key, value) select d.agent, d.key, d.key_state::json from d where d.key_state is not null
+    on conflict (agent, key) do update set value = excluded.value, changed_at = agentrt.agentrt_now()),
   h as (
     insert into agentrt.history(id, agent, key, kseq, state, priority, attempt, max_attempts, fence, supervisor, run_after,
-                                claimed_at, created_at, finished_at, parent, root, reason, last_error, payload, result)
-    select d.id, d.agent, d.key, d.kseq, d.state, d.priority, d.attempt, d.max_attempts, d.fence, d.supervisor, d.run_after,
-           d.claimed_at, d.created_at, v_now, d.parent, d.root, d.reason,
+                                claimed_at, created_at, finished_at, parent, root, hops, account, reason, last_error, payload,
+                                result)
+    select d.id, d.agent, d.key, d.kseq, d.state, d.priority, d.attempt - case when d.counts then 0 else 1 end, d.max_attempts,
+           d.fence, d.supervisor, d.run_after, d.claimed_at, d.created_at, v_now, d.parent, d.root, d.hops, d.account, d.reason,
            coalesce(nullif(concat_ws(': ', d.kind, nullif(d.text, '')), ''), d.last_error), d.payload, d.outcome::json
       from d),
   a as (
@@ -334,6 +522,9 @@ begin
       from d where d.reason is not null),
   l as (delete from agentrt.leases l using d where l.job_id = d.id and l.fence = d.fence)
   select d.id from d;
+  if p_reopen_ids <> '{}' then
+    perform agentrt.reopen(p_reopen_ids, p_reopen_steps, true);
+  end if;
 end$$;
 
 -- Move jobs that nobody runs (or that nobody may run on) to history. Returns how many. The caller holds the key locks.
@@ -343,12 +534,14 @@ declare
   v_now timestamptz := agentrt.agentrt_now();
   v_count int;
 begin
+  perform agentrt.lock_askers(p_ids);
   with d as (delete from agentrt.jobs j where j.id = any(p_ids) returning j.*),
   h as (
     insert into agentrt.history(id, agent, key, kseq, state, priority, attempt, max_attempts, fence, supervisor, run_after,
-                                claimed_at, created_at, finished_at, parent, root, reason, last_error, payload)
+                                claimed_at, created_at, finished_at, parent, root, hops, account, reason, last_error, payload)
     select d.id, d.agent, d.key, d.kseq, p_state, d.priority, d.attempt, d.max_attempts, d.fence, d.supervisor, d.run_after,
-           d.claimed_at, d.created_at, v_now, d.parent, d.root, p_reason, coalesce(p_error, d.last_error), d.payload from d),
+           d.claimed_at, d.created_at, v_now, d.parent, d.root, d.hops, d.account, p_reason, coalesce(p_error, d.last_error),
+           d.payload from d),
   l as (delete from agentrt.leases where job_id = any(p_ids))
   select count(*) into v_count from d;
   return v_count;
@@ -358,7 +551,8 @@ end$$;
 -- p_counts: whether the attempt is used up. p_loose: the key's next job may pass. Returns the ids that were accepted.
 create function agentrt.reschedule(
   p_ids bigint[], p_fences bigint[], p_delays float8[], p_counts boolean[], p_loose boolean[],
-  p_reasons text[], p_kinds text[], p_texts text[], p_tracebacks text[], p_keyed boolean, p_limited boolean)
+  p_reasons text[], p_kinds text[], p_texts text[], p_tracebacks text[], p_reopen_ids bigint[], p_reopen_steps text[],
+  p_keyed boolean, p_limited boolean)
 returns setof bigint language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -397,6 +591,9 @@ begin
   if v_cancelled <> '{}' then
     perform agentrt.bury(array[j.id], 'cancelled', 'cancelled', j.cancel_reason)
        from agentrt.jobs j where j.id = any(v_cancelled);
+  end if;
+  if p_reopen_ids <> '{}' then
+    perform agentrt.reopen(p_reopen_ids, p_reopen_steps, false);
   end if;
   for v_passed in
     update agentrt.jobs j set status = 'blocked', kseq = nextval('agentrt.ord_seq')
@@ -471,11 +668,12 @@ declare v_now timestamptz := agentrt.agentrt_now();
 begin
   update agentrt.jobs set status = 'ready', ord = nextval('agentrt.ord_seq')
    where id = any(array(
-     select id from agentrt.jobs where status = 'scheduled' and run_after <= v_now
+     select id from agentrt.jobs where status in ('scheduled', 'parked') and run_after <= v_now
       order by run_after, ord limit p_limit for no key update skip locked));
   get diagnostics moved = row_count;
   next_s := (select extract(epoch from s.run_after - agentrt.agentrt_now())
-               from (select run_after from agentrt.jobs where status = 'scheduled' order by run_after limit 1) s);
+               from (select run_after from agentrt.jobs where status in ('scheduled', 'parked') and run_after < 'infinity'
+                      order by run_after limit 1) s);
   return next;
 end$$;
 
@@ -529,51 +727,165 @@ begin
   returning l.job_id;
 end$$;
 
--- Record a step's output under the job's fence. Returns whether the attempt still owns the job, and the output that
--- counts: the first one stored. The share lock keeps a sweep from slipping between the look and the insert.
-create function agentrt.record_step(p_id bigint, p_fence bigint, p_step text, p_output text)
-returns table(owned boolean, output text) language plpgsql
+-- Record steps, each under its job's fence: an outcome (done), or what a step waits for. A done step never changes: what is stored
+-- counts. Returns one row a step, in order: whether the attempt still owns its job, what is stored now, and the text of a budget
+-- that this has used up. The share lock keeps a sweep from slipping between the look and the insert.
+create function agentrt.record(
+  p_ids bigint[], p_fences bigint[], p_steps text[], p_kinds text[], p_dones boolean[], p_outputs text[], p_failures text[],
+  p_fingerprints text[], p_places text[], p_waits float8[], p_tries int[], p_usd text[], p_tokens bigint[])
+returns table(n int, owned boolean, done boolean, output text, failure text, due_s float8, child bigint, exceeded text)
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+set enable_hashjoin = off as $$
+#variable_conflict use_column
+declare
+  v_owned bigint[];
+  v_now timestamptz;
+  v_exceeded text;
+begin
+  v_owned := array(select j.id from unnest(p_ids, p_fences) u(id, fence)
+                     join agentrt.jobs j on j.id = u.id and j.fence = u.fence and coalesce(j.status, '') = 'running'
+                    where j.id = any(p_ids) for share of j);
+  v_now := agentrt.agentrt_now();
+  insert into agentrt.steps as s (job_id, step, kind, fence, done, output, failure, fingerprint, place, due, tries, usd, tokens)
+  select u.id, u.step, u.kind, u.fence, u.done, u.output::json, u.failure::json, u.fingerprint, u.place,
+         v_now + make_interval(secs => u.wait), u.tries, u.usd::numeric, u.tokens
+    from unnest(p_ids, p_fences, p_steps, p_kinds, p_dones, p_outputs, p_failures, p_fingerprints, p_places, p_waits, p_tries, p_usd,
+                p_tokens) u(id, fence, step, kind, done, output, failure, fingerprint, place, wait, tries, usd, tokens)
+   where u.id = any(v_owned)
+  on conflict (job_id, step) do update
+     set done = excluded.done, output = excluded.output, failure = excluded.failure, fence = excluded.fence,
+         due = case when s.kind = 'sleep' then s.due else excluded.due end,  -- a sleep that is told again does not begin anew
+         tries = excluded.tries, usd = coalesce(s.usd, 0) + excluded.usd, tokens = coalesce(s.tokens, 0) + excluded.tokens,
+         recorded_at = v_now
+   where not s.done;
+  if p_usd is not null then
+    v_exceeded := (select agentrt.charge(j.account, u.usd::numeric, u.tokens) from unnest(p_ids, p_usd, p_tokens) u(id, usd, tokens)
+                     join agentrt.jobs j on j.id = u.id where j.id = any(v_owned) and j.account is not null limit 1);
+  end if;
+  return query
+  select u.o::int, u.id = any(v_owned), s.done, s.output::text, s.failure::text, extract(epoch from s.due - v_now)::float8, s.child,
+         v_exceeded
+    from unnest(p_ids, p_steps) with ordinality u(id, step, o)
+    left join lateral (select * from agentrt.steps k where k.job_id = u.id and k.step = u.step limit 1) s on true
+   order by u.o;
+end$$;
+
+-- Wait, as a step of an attempt, for the end of a job that exists. As `record`; child null: there is no such job.
+create function agentrt.await_job(
+  p_id bigint, p_fence bigint, p_step text, p_child bigint, p_timeout float8, p_fingerprint text, p_place text)
+returns table(owned boolean, done boolean, output text, failure text, due_s float8, child bigint) language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
+declare v_now timestamptz := agentrt.agentrt_now();
 begin
   perform 1 from agentrt.jobs j where j.id = p_id and j.fence = p_fence and coalesce(j.status, '') = 'running' for share;
   owned := found;
-  output := p_output;
-  if owned then
-    insert into agentrt.steps(job_id, step, fence, output) values (p_id, p_step, p_fence, p_output::json)
-    on conflict do nothing;
-    if not found then
-      output := (select s.output::text from agentrt.steps s where s.job_id = p_id and s.step = p_step);
-    end if;
+  if not owned then
+    return next;
+    return;
   end if;
-  return next;
+  insert into agentrt.steps(job_id, step, kind, fence, done, fingerprint, place, due, child)
+  values (p_id, p_step, 'ask', p_fence, false, p_fingerprint, p_place, v_now + make_interval(secs => p_timeout), p_child)
+  on conflict do nothing;
+  if not agentrt.ask_existing(p_child) then
+    delete from agentrt.steps s where s.job_id = p_id and s.step = p_step and not s.done;
+    return next;
+    return;
+  end if;
+  return query select true, s.done, s.output::text, s.failure::text, extract(epoch from s.due - v_now)::float8, s.child
+                 from agentrt.steps s where s.job_id = p_id and s.step = p_step;
+end$$;
+
+-- What steps that are waited for have become; those that still wait are left out. Returns: job_id, step, output, failure.
+create function agentrt.answers(p_ids bigint[], p_steps text[])
+returns table(job_id bigint, step text, output text, failure text) language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
+set enable_hashjoin = off as $$
+#variable_conflict use_column
+begin
+  return query select s.job_id, s.step, s.output::text, s.failure::text from unnest(p_ids, p_steps) u(id, step)
+                 join agentrt.steps s on s.job_id = u.id and s.step = u.step where s.done;
+end$$;
+
+-- Put waiting jobs to sleep, each under its fence, until a step that they wait for is answered or the first moment (p_waits, in
+-- seconds) comes; one that was answered meanwhile is ready at once. The attempt does not count. p_wait_ids, p_wait_steps: the steps.
+-- Returns the ids that were accepted.
+create function agentrt.park(
+  p_ids bigint[], p_fences bigint[], p_waits float8[], p_wait_ids bigint[], p_wait_steps text[], p_limited boolean)
+returns setof bigint language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+  v_now timestamptz;
+  v_cancelled bigint[];
+begin
+  if p_limited then
+    perform pg_notify('agentrt' || '.ready', '');
+  end if;
+  perform agentrt.lock_keys_of(p_ids);  -- for those that turn out to be cancelled
+  perform 1 from agentrt.jobs j where j.id = any(p_ids) order by j.id for update;
+  v_now := agentrt.agentrt_now();
+  return query
+  update agentrt.jobs j
+     set status = case when exists (
+           select 1 from unnest(p_wait_ids, p_wait_steps) w(id, step)
+             join agentrt.steps s on s.job_id = w.id and s.step = w.step where w.id = j.id and s.done) then 'ready' else 'parked' end,
+         run_after = case when exists (
+           select 1 from unnest(p_wait_ids, p_wait_steps) w(id, step)
+             join agentrt.steps s on s.job_id = w.id and s.step = w.step where w.id = j.id and s.done) then v_now
+           else least(coalesce(v_now + make_interval(secs => u.wait), 'infinity'), j.deadline) end,
+         ord = nextval('agentrt.ord_seq'), attempt = j.attempt - 1, supervisor = null, lease_expires = null, alone = false
+    from unnest(p_ids, p_fences, p_waits) u(id, fence, wait)
+   where j.id = any(p_ids) and j.id = u.id and j.fence = u.fence and coalesce(j.status, '') = 'running'
+  returning j.id;
+  delete from agentrt.leases l using unnest(p_ids, p_fences) u(id, fence)
+   where l.job_id = any(p_ids) and l.job_id = u.id and l.fence = u.fence;
+  v_cancelled := array(select j.id from unnest(p_ids, p_fences) u(id, fence)
+                         join agentrt.jobs j on j.id = u.id and j.fence = u.fence
+                        where j.id = any(p_ids) and coalesce(j.status, '') in ('parked', 'ready') and j.cancel_reason is not null);
+  perform agentrt.bury(array[j.id], 'cancelled', 'cancelled', j.cancel_reason)
+     from agentrt.jobs j where j.id = any(v_cancelled);
 end$$;
 
 -- ------------------------------------------------------------------------------------------------ cancel, retry, wait
 
--- Cancel a job: one that nobody runs ends at once, a running one is marked and its supervisor told.
--- Returns 'cancelled', 'requested', 'already …' with the final state that it had, or null for no such job.
-create function agentrt.cancel(p_id bigint, p_reason text) returns text language plpgsql
+-- Cancel a job and, with p_tree, the jobs it waits for: those that nobody runs end at once, running ones are marked and their
+-- supervisors told. Returns 'cancelled', 'requested', 'already …' with the final state that it had, or null for no such job.
+create function agentrt.cancel(p_id bigint, p_reason text, p_tree boolean) returns text language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
-declare v_status text;
+declare
+  v_ids bigint[];
+  v_status text;
 begin
-  perform agentrt.lock_keys_of(array[p_id]);
-  select j.status into v_status from agentrt.jobs j where j.id = p_id for update;
+  with recursive tree(id) as (
+    values (p_id)
+    union
+    select s.child from tree cross join lateral (
+           select k.child from agentrt.steps k
+            where k.job_id = tree.id and not coalesce(k.done, false) and k.kind = 'ask' and k.child is not null offset 0) s
+     where p_tree)
+  select array_agg(id) into v_ids from tree;
+  perform agentrt.lock_keys_of(v_ids);
+  perform 1 from agentrt.jobs j where j.id = any(v_ids) order by j.id for update;
+  select j.status into v_status from agentrt.jobs j where j.id = p_id;
   if v_status is null then
     return (select 'already ' || h.state from agentrt.history h where h.id = p_id limit 1);
   end if;
-  if v_status = 'running' then
-    update agentrt.jobs set cancel_reason = coalesce(cancel_reason, p_reason) where id = p_id;
+  update agentrt.jobs j set cancel_reason = coalesce(j.cancel_reason, p_reason)
+   where j.id = any(v_ids) and coalesce(j.status, '') = 'running';
+  if found then
     perform pg_notify('agentrt' || '.cancel', '');
-    return 'requested';
   end if;
-  perform agentrt.bury(array[p_id], 'cancelled', 'cancelled', p_reason);
-  return 'cancelled';
+  perform agentrt.bury(array(select j.id from agentrt.jobs j where j.id = any(v_ids) and coalesce(j.status, '') <> 'running'),
+                       'cancelled', 'cancelled', p_reason);
+  return case when v_status = 'running' then 'requested' else 'cancelled' end;
 end$$;
 
 -- Run a failed or cancelled job again, with its recorded steps and fresh attempts; a scheduled one at once.
+-- p_from: forget this step and those begun after it.
 -- Returns 'ready' (or 'blocked': behind its key's head), or why not: the state that cannot be retried; null: no such job.
-create function agentrt.retry(p_id bigint) returns text language plpgsql
+create function agentrt.retry(p_id bigint, p_from text) returns text language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   v_now timestamptz := agentrt.agentrt_now();
@@ -594,9 +906,14 @@ begin
     return coalesce((select j.status from agentrt.jobs j where j.id = p_id),
                     (select h.state from agentrt.history h where h.id = p_id limit 1));
   end if;
-  insert into agentrt.jobs(id, agent, key, priority, max_attempts, fence, created_at, run_after, parent, root, last_error, payload)
+  if p_from is not null then
+    delete from agentrt.steps s where s.job_id = p_id
+       and s.seq >= (select f.seq from agentrt.steps f where f.job_id = p_id and f.step = p_from);
+  end if;
+  insert into agentrt.jobs(id, agent, key, priority, max_attempts, fence, created_at, run_after, parent, root, hops, account,
+                           last_error, payload)
   values (p_id, v_row.agent, v_row.key, v_row.priority, v_row.max_attempts, v_row.fence, v_row.created_at, v_now, v_row.parent,
-          v_row.root, v_row.last_error, v_row.payload)
+          v_row.root, v_row.hops, v_row.account, v_row.last_error, v_row.payload)
   returning status into v_status;
   return v_status;
 end$$;
@@ -667,11 +984,12 @@ end$$;
 create view agentrt.all_jobs as
 select j.id, j.agent as job_type, j.payload,
        case when j.status in ('scheduled', 'ready', 'blocked') then 'pending' else j.status end as status,
-       j.claimed_at, j.run_after, j.last_error, j.attempt as attempt_count, j.max_attempts, j.created_at,
+       j.claimed_at, case when j.status = 'parked' then nullif(j.run_after, 'infinity') else j.run_after end as run_after, j.last_error, j.attempt as attempt_count, j.max_attempts, j.created_at,
        null::timestamptz as finished_at, j.supervisor as owner_id, greatest(j.lease_expires, (select l.expires from agentrt.leases l where l.job_id = j.id and l.fence = j.fence)) as lease_expires,
-       j.status as state, j.key, j.priority, null::text as reason, null::json as result, j.parent, j.root, j.fence
+       j.status as state, j.key, j.priority, null::text as reason, null::json as result, j.parent, j.root, j.fence, j.hops,
+       j.account, j.deadline
   from agentrt.jobs j
 union all
 select h.id, h.agent, h.payload, h.state, h.claimed_at, h.run_after, h.last_error, h.attempt, h.max_attempts, h.created_at,
-       h.finished_at, h.supervisor, null, h.state, h.key, h.priority, h.reason, h.result, h.parent, h.root, h.fence
+       h.finished_at, h.supervisor, null, h.state, h.key, h.priority, h.reason, h.result, h.parent, h.root, h.fence, h.hops, h.account, null
   from agentrt.history h;

@@ -1,0 +1,123 @@
+"""What a tree of jobs may use: spending is reported by steps, summed in the database, and refused when nothing is left."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any, cast
+
+from agentrt import codec
+from agentrt.context import Attempt, running, through_outages
+from agentrt.errors import BudgetExceeded, UsageError
+from agentrt.model import StepRecord, StepState, require_whole, require_within
+
+_usd_max = 1e9
+_tokens_max = 10**12
+
+
+@dataclass(slots=True)
+class Spent:
+    """What one try of a step has reported."""
+
+    usd: Decimal = Decimal(0)
+    tokens: int = 0
+
+    def on(self, record: StepRecord) -> StepRecord:
+        """The record with what was spent, so that both are stored by one statement."""
+        return replace(record, usd=self.usd, tokens=self.tokens) if self.usd or self.tokens else record
+
+
+_spent: contextvars.ContextVar[Spent | None] = contextvars.ContextVar("agentrt_spent", default=None)
+
+
+@contextmanager
+def spending() -> Iterator[Spent]:
+    """Collect what `spend` reports inside, also from threads that are started there."""
+    spent = Spent()
+    token = _spent.set(spent)
+    try:
+        yield spent
+    finally:
+        _spent.reset(token)
+
+
+def spend(*, usd: float | Decimal = 0, tokens: int = 0) -> None:
+    """Report what this step has used, in dollars and tokens; it is stored with the step's outcome, failed tries included.
+
+    When that goes beyond a budget above it, the step raises `BudgetExceeded` once its outcome is stored, or a person is asked.
+    Outside of a job nothing is counted.
+
+    Raises `UsageError`: the call is not inside a step, or a number is negative.
+    """
+    require_within("usd", cast("float", usd), 0, _usd_max)
+    require_whole("tokens", tokens, 0, _tokens_max)
+    spent = _spent.get()
+    if spent is None:
+        if running.get() is not None:
+            raise UsageError(
+                "agentrt.spend() was called outside of a step. Call it in the function that the step runs."
+            )
+        return
+    spent.usd += Decimal(str(usd))
+    spent.tokens += tokens
+
+
+@asynccontextmanager
+async def reserve(*, usd: float | Decimal = 0, tokens: int = 0) -> AsyncIterator[None]:
+    """Set aside what the block may cost at most, so that jobs that run at the same time cannot overdraw a budget together.
+
+    The block ends by giving it back; what was really used is what `spend` reports. If the process dies inside, it stays booked:
+    the money may be gone.
+
+    Raises `BudgetExceeded`: not enough is left; nothing was set aside and the block is not entered.
+    """
+    require_within("usd", cast("float", usd), 0, _usd_max)
+    require_whole("tokens", tokens, 0, _tokens_max)
+    attempt = running.get()
+    if attempt is None:
+        yield
+        return
+    attempt.require_going()
+    dollars = Decimal(str(usd))
+    while (exceeded := await attempt.store.reserve(attempt.owner, dollars, tokens)) is not None:
+        await exceed(attempt, exceeded)
+    try:
+        yield
+    finally:
+        await through_outages(lambda: attempt.store.settle(attempt.job.id, -dollars, -tokens))
+
+
+async def raise_when_exceeded(attempt: Attempt, state: StepState) -> None:
+    """After a step was stored: its spending may have used up a budget."""
+    if state.exceeded is not None:
+        await exceed(attempt, state.exceeded)
+
+
+async def exceed(attempt: Attempt, account_text: str) -> None:
+    """A budget is used up: raise `BudgetExceeded`, or return after a person has granted more."""
+    account = cast("dict[str, Any]", codec.parse(account_text))
+    text = _say(account)
+    if not account["ask"] or account.get("hops"):
+        raise BudgetExceeded(text)
+    from agentrt.durable.decision import (
+        decide_as,
+    )  # the one circle: a decision is a step, whose spending may need a decision
+
+    answer = await decide_as(attempt, "budget", f"{text} Grant as much again?", ("continue", "stop"))
+    if answer.option != "continue":
+        raise BudgetExceeded(f"{text} {answer.by or 'Nobody'} said stop.")
+    await through_outages(lambda: attempt.store.extend_budget(account["account"]))
+
+
+def _say(account: dict[str, Any]) -> str:
+    parts = [
+        f"{account[what]} of {account[f'{what}_max']} {unit}"
+        for what, unit in (("usd", "USD"), ("tokens", "tokens"), ("jobs", "jobs"))
+        if account[f"{what}_max"] is not None
+    ]
+    if account.get("hops"):
+        parts.append("a message further down the tree than its hops allow")
+    return f"The budget of job {account['account']} is used up: {', '.join(parts)}."

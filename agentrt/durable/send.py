@@ -1,0 +1,56 @@
+"""Messages of an attempt: each is a step, so it is sent once however often the attempt is repeated."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from agentrt.context import Attempt, Begun
+from agentrt.durable.budget import exceed
+from agentrt.errors import BudgetExceeded, TooManyHops
+from agentrt.model import NewJob, StepKind, StepState, hops_max
+
+if TYPE_CHECKING:
+    from agentrt.client import Client
+
+
+async def send_as_steps(
+    attempt: Attempt, jobs: Sequence[NewJob], client: Client, connection: Any
+) -> list[tuple[Begun, StepState]]:
+    """Send those that this attempt, or one before it, has not sent yet. The state's `child` is the job of each."""
+    begun = [_begin(attempt, job) for job in jobs]
+    fresh = [job for job, one in zip(jobs, begun, strict=True) if one.known is None]
+    sent = iter(await _send(attempt, fresh, client, connection))
+    return [
+        (one, one.known if one.known is not None else _state(job, next(sent).id))
+        for job, one in zip(jobs, begun, strict=True)
+    ]
+
+
+def _begin(attempt: Attempt, job: NewJob) -> Begun:
+    verb: StepKind = "ask" if job.asks else "send"
+    begun = attempt.begin(verb, f"{verb}:{job.agent}", (job.agent, job.key, job.payload))
+    if begun.known is None and attempt.job.hops >= hops_max:
+        raise TooManyHops(
+            f"{job.agent}: the message would be {attempt.job.hops + 1} hops from the first of its tree (job {attempt.job.root});"
+            f" at most {hops_max} are allowed. 'agentrt trace {attempt.job.root}' shows the way."
+        )
+    job.step = begun.mark
+    return begun
+
+
+async def _send(attempt: Attempt, jobs: Sequence[NewJob], client: Client, connection: Any) -> Sequence[Any]:
+    while jobs:
+        try:
+            return await client.send(jobs, connection=connection, sender=attempt.owner)
+        except BudgetExceeded as error:
+            if connection is not None:  # its transaction is aborted by now
+                raise
+            await exceed(attempt, str(error))
+    return ()
+
+
+def _state(job: NewJob, child: int) -> StepState:
+    due = None if job.timeout_s is None else time.monotonic() + job.timeout_s
+    return StepState("ask" if job.asks else "send", done=not job.asks, child=child, due=due)
