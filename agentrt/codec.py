@@ -228,6 +228,9 @@ def _require_same(sent: Any, back: Any, path: str, *, by_schema: bool = False) -
             path,
             f"{type(sent).__name__} would come back as {type(back).__name__}. Annotate the parameter, or convert it.",
         )
+    if isinstance(sent, (set, frozenset)):
+        _require_same_set(sent, back, path, by_schema=by_schema)
+        return
     parts = _parts(sent, back)
     if parts is None:
         if not by_schema and sent != back:
@@ -239,6 +242,33 @@ def _require_same(sent: Any, back: Any, path: str, *, by_schema: bool = False) -
         if one is _absent or other is _absent:
             raise PayloadInvalid(f"{path}{name}", "it would not come back under the same name or place.")
         _require_same(one, other, f"{path}{name}", by_schema=by_schema)
+
+
+def _require_same_set(sent: Any, back: Any, path: str, *, by_schema: bool) -> None:
+    """As `_require_same`, for what has no places to compare by, and in which True is found where 1 is."""
+    same = _kind(sent) == _kind(back) if by_schema else _typed(sent) == _typed(back)
+    if not same:
+        raise PayloadInvalid(
+            path,
+            f"{storable_text(repr(sent), 80)} would come back as {storable_text(repr(back), 80)}. Convert its elements.",
+        )
+
+
+def _typed(value: Any) -> Any:
+    """A set, or what can stand in one, with its type, all the way down."""
+    return _with_types(value, lambda leaf: (type(leaf), leaf))
+
+
+def _kind(value: Any) -> Any:
+    """The types alone; a whole number counts as a float."""
+    return _with_types(value, lambda leaf: float if type(leaf) is int else type(leaf))
+
+
+def _with_types(value: Any, of_leaf: Callable[[Any], Any]) -> Any:
+    if isinstance(value, (set, frozenset, tuple)):
+        parts = (_with_types(part, of_leaf) for part in value)
+        return type(value), tuple(parts) if isinstance(value, tuple) else frozenset(parts)
+    return of_leaf(value)
 
 
 _absent = object()

@@ -311,7 +311,7 @@ class SweepReport:
     """What one sweep did, and when the next is worth its while."""
 
     made_ready: list[int]
-    failed: list[int]
+    ended: list[int]
     next_s: float | None
 
 

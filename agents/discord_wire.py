@@ -226,4 +226,4 @@ def _described(error: BaseException) -> str:
 
 def user_agent() -> str:
     """The form that Discord asks for; a request without may be blocked (developers/reference, User Agent)."""
-    return f"DiscordBot (https://github.com/agentrt/agentrt, {importlib.metadata.version('agentrt')})"
+    return f"DiscordBot (https://pypi.org/project/agentrt/, {importlib.metadata.version('agentrt')})"

@@ -63,10 +63,26 @@ def _ready(row: JobRow) -> str:
     after = f"; the attempt before: {_error(row)}" if row["last_error"] is not None else ""
     if not row["workers"]:
         return f"{_no_worker(row).removeprefix('; ')}{after}"
-    ahead = row["ahead"]
+    ahead, full = row["ahead"], _full(row)
     if ahead:
-        return f"{'one job is' if ahead == 1 else f'{ahead:,} jobs are'} ahead of it in the queue of its agent{after}"
-    return f"the next of its agent; it waits for a free slot{after}"
+        place = f"{'one job is' if ahead == 1 else f'{ahead:,} jobs are'} ahead of it in the queue of its agent"
+        return f"{place}{full and f', and {full}'}{after}"
+    return f"the next of its agent; {full or 'it waits for a free slot'}{after}"
+
+
+def _full(row: JobRow) -> str:
+    """Why no job of its agent can start at this moment; empty when one can."""
+    running, most, workers = row["running"], row["running_max"], row["workers"]
+    processes = "the one process that knows" if workers == 1 else f"the {workers:,} processes that know"
+    if most is not None and running >= most:
+        return f"{running:,} of its agent run, as many as its limit over all processes allows ({most:,})"
+    if row["full_workers"] == workers:
+        return f"{row['mine']:,} of its agent run in {processes} it, as many as its concurrency allows"
+    if row["busy_workers"] == workers:
+        return f"all {row['slots']:,} slots of {processes} its agent are in use"
+    if row["closed_workers"] == workers:
+        return f"each of {processes} its agent runs as many of it as its concurrency allows, or has no free slot"
+    return ""
 
 
 def _blocked(row: JobRow, head: JobRow | None) -> str:

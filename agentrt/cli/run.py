@@ -9,14 +9,14 @@ import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import click
 import structlog
 
 from agentrt.agent import Agent
-from agentrt.cli.common import database_options, in_loop
+from agentrt.cli.common import F, database_options, in_loop
 from agentrt.cli.loading import load_agents
 from agentrt.config import Settings, database_url, database_variable, schema_name, setup_logging
 from agentrt.engine.minder import (
@@ -48,57 +48,54 @@ class _Plan:
     log_level: str
 
 
+class _Option(NamedTuple):
+    """An option that is a setting of `Settings`, which also says its default."""
+
+    flag: str
+    setting: str
+    variable: str
+    help: str
+
+
+_options_of_settings = (
+    _Option("--slots", "slots", "AGENTRT_SLOTS", "Jobs at a time, a process."),
+    _Option("--lease", "lease_s", "AGENTRT_LEASE_S", "A job whose process is silent for so long is taken back."),
+    _Option(
+        "--beat",
+        "heartbeat_s",
+        "AGENTRT_HEARTBEAT_S",
+        "Heartbeat of a lease, at most a third of it.  [default: a third]",
+    ),
+    _Option("--poll", "poll_s", "AGENTRT_POLL_S", "The look behind lost notifications."),
+    _Option("--drain", "drain_s", "AGENTRT_DRAIN_S", "After SIGTERM, the time jobs have to finish."),
+    _Option(
+        "--wait", "start_s", "AGENTRT_START_S", "At the start, the time to wait for a database that is not up yet."
+    ),
+)
+
+
+def settings_options(command: F) -> F:
+    """An option for each of `_options_of_settings`; a number, in seconds when the setting's name says so."""
+    for option in reversed(_options_of_settings):
+        default = getattr(_defaults, option.setting)
+        command = click.option(
+            option.flag,
+            option.setting,
+            type=int if isinstance(default, int) else float,
+            default=default,
+            show_default=True,
+            envvar=option.variable,
+            metavar="S" if option.setting.endswith("_s") else None,
+            help=option.help,
+        )(command)
+    return command
+
+
 @click.command()
 @click.argument("modules", nargs=-1, required=True, metavar="MODULE…")
 @database_options
-@click.option(
-    "--slots", default=_defaults.slots, show_default=True, envvar="AGENTRT_SLOTS", help="Jobs at a time, a process."
-)
+@settings_options
 @click.option("--processes", default=1, show_default=True, envvar="AGENTRT_PROCESSES", help="Supervisor processes.")
-@click.option(
-    "--lease",
-    "lease_s",
-    default=_defaults.lease_s,
-    show_default=True,
-    envvar="AGENTRT_LEASE_S",
-    metavar="S",
-    help="A job whose process is silent for so long is taken back.",
-)
-@click.option(
-    "--beat",
-    "heartbeat_s",
-    type=float,
-    envvar="AGENTRT_HEARTBEAT_S",
-    metavar="S",
-    help="Heartbeat of a lease, at most a third of it.  [default: a third]",
-)
-@click.option(
-    "--poll",
-    "poll_s",
-    default=_defaults.poll_s,
-    show_default=True,
-    envvar="AGENTRT_POLL_S",
-    metavar="S",
-    help="The look behind lost notifications.",
-)
-@click.option(
-    "--drain",
-    "drain_s",
-    default=_defaults.drain_s,
-    show_default=True,
-    envvar="AGENTRT_DRAIN_S",
-    metavar="S",
-    help="After SIGTERM, the time jobs have to finish.",
-)
-@click.option(
-    "--wait",
-    "start_s",
-    default=_defaults.start_s,
-    show_default=True,
-    envvar="AGENTRT_START_S",
-    metavar="S",
-    help="At the start, the time to wait for a database that is not up yet.",
-)
 @click.option(
     "--http",
     metavar="HOST:PORT",
@@ -112,15 +109,10 @@ def run(
     modules: tuple[str, ...],
     database: str | None,
     schema: str,
-    slots: int,
     processes: int,
-    lease_s: float,
-    heartbeat_s: float | None,
-    poll_s: float,
-    drain_s: float,
-    start_s: float,
     http: str | None,
     log_level: str,
+    **settings: Any,
 ) -> None:
     """Run the agents of the named modules until told to stop.
 
@@ -130,10 +122,7 @@ def run(
     setup_logging(log_level)
     if processes < 1:
         raise ConfigError(f"--processes is {processes}; it must be at least 1.")
-    settings = Settings(
-        slots=slots, lease_s=lease_s, heartbeat_s=heartbeat_s, poll_s=poll_s, drain_s=drain_s, start_s=start_s
-    )
-    plan = _Plan(modules, database_url(database), schema_name(schema), settings, http, log_level)
+    plan = _Plan(modules, database_url(database), schema_name(schema), Settings(**settings), http, log_level)
     if os.environ.get(number_variable, "1") != "1":
         plan = replace(plan, http=None)  # one address, one server: the first child's
     agents = load_agents(modules)
@@ -257,15 +246,10 @@ def _mind(plan: _Plan, processes: int) -> int:
 
 
 def _options(plan: _Plan) -> list[str]:
-    settings = plan.settings
+    """What a child is told on its command line."""
     options = {
         "--schema": plan.schema,
-        "--slots": settings.slots,
-        "--lease": settings.lease_s,
-        "--beat": settings.heartbeat_s,
-        "--poll": settings.poll_s,
-        "--drain": settings.drain_s,
-        "--wait": settings.start_s,
+        **{option.flag: getattr(plan.settings, option.setting) for option in _options_of_settings},
         "--http": plan.http,
         "--log-level": plan.log_level,
     }
@@ -298,7 +282,7 @@ async def _release_once(store: Store, supervisor: UUID) -> None:
     released = release_max
     while released == release_max:
         report = await store.sweep(release_max, supervisor)
-        released = len(report.made_ready) + len(report.failed)
+        released = len(report.made_ready) + len(report.ended)
         if released:
-            log.warning("child.released", supervisor=str(supervisor), made_ready=report.made_ready, ended=report.failed)
+            log.warning("child.released", supervisor=str(supervisor), made_ready=report.made_ready, ended=report.ended)
     await store.leave(supervisor)

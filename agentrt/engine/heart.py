@@ -138,7 +138,10 @@ class Heart:
                 return
             kept = await self._renew(lease)
             if kept is False:
-                self._lose(lease, "the job was taken back")
+                if (
+                    not lease.attempt.settled
+                ):  # else its end may have been stored meanwhile, and that is what refused it
+                    self._lose(lease, "the job was taken back")
                 return
             if kept:
                 lease.attempt.lease_expires = now + job.lease_s

@@ -106,10 +106,10 @@ class Janitor:
         loop = asyncio.get_running_loop()
         while True:
             report = await self._store.sweep(sweep_max)
-            count = len(report.made_ready) + len(report.failed)
+            count = len(report.made_ready) + len(report.ended)
             if count:
                 self._stats.swept += count
-                log.warning("jobs.swept", made_ready=report.made_ready, ended=report.failed)
+                log.warning("jobs.swept", made_ready=report.made_ready, ended=report.ended)
             wait_s = quiet_sweep_s if report.next_s is None else min(max(report.next_s, 0.0), quiet_sweep_s)
             self._next_sweep_at = loop.time() + wait_s + random.uniform(0.02, 0.2)  # noqa: S311 - spreads the sweepers
             while count < sweep_max and (left := self._next_sweep_at - loop.time()) > 0:
@@ -128,6 +128,11 @@ class Janitor:
             "pid": os.getpid(),
             "agents": sorted(self._runner.agents),
             "slots": self._settings.slots,
+            "limits": {
+                agent.name: {"limit": agent.limit, "concurrency": agent.concurrency}
+                for agent in self._runner.agents.values()
+                if agent.limit is not None or agent.concurrency is not None
+            },
         }
         while True:
             self._heard_bell.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -47,7 +48,8 @@ async def test_a_notice_arrives_with_mentions_off_and_its_id_is_returned(discord
     assert post.body == {"content": "@everyone <@1> <@&2>: the disk is full", "allowed_mentions": {"parse": []}}
     (request,) = discord.requests
     assert request.path.endswith("?wait=true")
-    assert request.headers["User-Agent"].startswith("DiscordBot (https://")
+    # "$url, $versionNumber": https://docs.discord.com/developers/reference#user-agent
+    assert re.fullmatch(r"DiscordBot \(https://pypi\.org/project/agentrt/, \d[\w.]*\)", request.headers["User-Agent"])
 
 
 async def test_mentions_name_and_silence_are_as_asked_for(discord: FakeDiscord) -> None:

@@ -88,7 +88,12 @@ values: list[Any] = [
     Level.low,
     Word.yes,
     {1, 2},
+    {True},
+    {Word.yes},
+    {Level.low},
+    {(1, True)},
     frozenset({1}),
+    frozenset({frozenset({Name("x")})}),
     UUID(int=7),
     Name("x"),
     Count(1),
@@ -137,6 +142,10 @@ schemas: list[tuple[Any, Any]] = [
     (Level, Level.low),
     (Word, Word.yes),
     (set[int], {1, 2}),
+    (set[bool], {True}),
+    (set[Word], {Word.yes}),
+    (set[tuple[int, bool]], {(1, True)}),
+    (set[int | str], {1}),
     (frozenset[str], frozenset({"a"})),
     (UUID, UUID(int=7)),
     (Path, Path("/a")),
@@ -171,6 +180,8 @@ def same(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(same(k, m) and same(a[k], b[m]) for k, m in zip(a, b, strict=True))
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, (set, frozenset)):
+        return len(a) == len(b) and all(any(same(one, other) for other in b) for one in a)
     if isinstance(a, (LooseData, Loose)):
         return same(a.inside, b.inside)
     return bool(a == b)
@@ -204,6 +215,11 @@ def test_a_value_under_a_schema_of_another_type_comes_back_the_same_or_is_refuse
         dict,
         tuple,
         set,
+        set[int],
+        set[str],
+        set[tuple[Any, ...]],
+        frozenset[frozenset[str]],
+        set[Color],
         bytes,
         datetime,
         date,

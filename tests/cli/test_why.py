@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 
+from agentrt import agent
 from agentrt.cli.reasons import why_line
+from agentrt.client import Client
 from tests.cli.conftest import Cli
-from tests.support import Sql
+from tests.conftest import supervising
+from tests.support import Sql, eventually
 
 waiting: dict[str, Any] = {
     "id": 57, "agent": "writer", "key": None, "state": "ready", "attempt": 0, "max_attempts": 5, "last_error": None,
     "cancel_reason": None, "due_in_s": -1.0, "lease_left_s": None, "host": None, "pid": None, "silent_s": None,
-    "head_id": None, "workers": 1, "ahead": 0,
+    "head_id": None, "workers": 1, "ahead": 0, "running": 0, "running_max": None, "full_workers": 0, "busy_workers": 0,
+    "closed_workers": 0, "mine": 0, "slots": 10,
 }  # fmt: skip
 running = waiting | {"state": "running", "attempt": 2, "host": "box", "pid": 7, "silent_s": 3.0, "lease_left_s": 4.0}
 ended: dict[str, Any] = {
@@ -32,6 +36,25 @@ ended: dict[str, Any] = {
         ({"ahead": 1}, "one job is ahead of it"),
         ({"ahead": 1200}, "1,200 jobs are ahead of it"),
         ({}, "it waits for a free slot"),
+        (
+            {"running": 3, "running_max": 3},
+            "the next of its agent; 3 of its agent run, as many as its limit over all processes allows (3)",
+        ),
+        (
+            {"running": 3, "running_max": 3, "ahead": 2},
+            "2 jobs are ahead of it in the queue of its agent, and 3 of its agent run, as many as its limit",
+        ),
+        ({"running": 2, "running_max": 3}, "it waits for a free slot"),
+        (
+            {"workers": 2, "full_workers": 2, "closed_workers": 2, "mine": 8},
+            "8 of its agent run in the 2 processes that know it, as many as its concurrency allows",
+        ),
+        ({"busy_workers": 1, "closed_workers": 1}, "all 10 slots of the one process that knows its agent are in use"),
+        (
+            {"workers": 2, "full_workers": 1, "busy_workers": 1, "closed_workers": 2},
+            "each of the 2 processes that know its agent runs as many of it as its concurrency allows, or has no free slot",
+        ),
+        ({"workers": 2, "full_workers": 1, "busy_workers": 1, "closed_workers": 1}, "it waits for a free slot"),
         ({"last_error": "Crashed: died"}, "the attempt before: Crashed: died"),
         ({"state": "scheduled", "due_in_s": 12.0}, "due in 12 s, as its sender asked"),
         ({"state": "scheduled", "due_in_s": math.inf}, "due in ∞"),
@@ -130,3 +153,36 @@ async def test_why_reads_the_rows_of_a_real_database(cli: Cli, sql: Sql) -> None
         assert expected in answer.value["why"]
     assert "There is no job 1000000000" in answers[-2].refused(1)
     assert answers[-1].out.startswith(f"job {head} is running: leased to box:7")
+
+
+async def test_why_tells_a_full_limit_from_a_full_process_and_from_neither(
+    cli: Cli, client: Client, sql: Sql, database: str
+) -> None:
+    release = asyncio.Event()
+
+    @agent(limit=1)
+    async def limited() -> None:
+        await release.wait()
+
+    @agent(concurrency=2)
+    async def paired() -> None:
+        await release.wait()
+
+    @agent
+    async def free() -> None:
+        await release.wait()
+
+    async with supervising(database, limited, paired, free, slots=4) as supervisor:
+        jobs = [await address.send() for address in (limited, limited, paired, paired, paired, free)]
+
+        async def all_that_may() -> bool:
+            registered = await sql.value("select count(*) from agentrt.supervisors")
+            return bool(registered and supervisor.running_jobs == 4)
+
+        await eventually(all_that_may)
+        beside = await free.send()
+        answers = [(await cli("why", job.id)).out for job in (jobs[1], jobs[4], beside)]
+        release.set()
+    assert "1 of its agent run, as many as its limit over all processes allows (1)" in answers[0]
+    assert "2 of its agent run in the one process that knows it, as many as its concurrency allows" in answers[1]
+    assert "all 4 slots of the one process that knows its agent are in use" in answers[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentrt.model import Beat
 from agentrt.store import Store
 from tests.conftest import Clock
-from tests.store.verbs import beat, claim, lease_s, message, policy, send, send_one
+from tests.store.verbs import beat, claim, lapse, message, policy, send, send_one
 
 
 async def test_a_beat_tells_whether_a_job_of_its_agents_is_ready(store: Store) -> None:
@@ -19,8 +19,7 @@ async def test_a_beat_tells_whether_a_job_of_its_agents_is_ready(store: Store) -
 async def test_a_job_that_must_run_alone_is_ready_too(store: Store, clock: Clock) -> None:
     await send_one(store, max_attempts=2)
     await claim(store, like=policy(max_attempts=2))
-    await clock.advance(lease_s + 1)
-    await store.sweep(10)
+    await lapse(store, clock)
     assert (await beat(store)).ready
 
 

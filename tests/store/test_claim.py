@@ -18,6 +18,7 @@ from tests.store.verbs import (
     give_back,
     here,
     in_line,
+    lapse,
     lease_s,
     message,
     others,
@@ -25,6 +26,7 @@ from tests.store.verbs import (
     policy,
     record,
     row_of,
+    running_one,
     send,
     send_one,
     state_of,
@@ -75,8 +77,7 @@ async def test_a_claim_counts_an_attempt(store: Store) -> None:
 
 
 async def test_a_job_is_handed_out_once(store: Store) -> None:
-    await send_one(store)
-    await claim_one(store)
+    await running_one(store)
     assert await claim(store, supervisor=elsewhere) == []
     assert await claim(store) == []
 
@@ -116,8 +117,7 @@ async def test_the_agent_that_is_asked_for_first_is_served_first(store: Store) -
 
 async def test_an_agent_that_nobody_asks_for_is_left_alone(store: Store) -> None:
     unknown = await send_one(store, "unknown")
-    await send_one(store)
-    await claim_one(store)
+    await running_one(store)
     row = await row_of(store, unknown)
     assert (row["state"], row["attempt_count"], row["fence"]) == (State.ready, 0, 0)
 
@@ -214,8 +214,7 @@ async def test_of_the_jobs_that_may_have_killed_their_process_a_claim_takes_one(
     ids = await send(store, message(), message(), message(priority=0))
     await claim(store, like=policy(max_attempts=9))
     for _ in range(2):
-        await clock.advance(lease_s + 1)
-        await store.sweep(10)
+        await lapse(store, clock)
         jobs = await claim(store, like=policy(max_attempts=9))
     assert [(job.id, job.alone) for job in jobs] == [(ids[2], True)]
     assert await store.claim(elsewhere, [(policy(), 10)], 10, alone=False) == []
@@ -228,16 +227,14 @@ async def test_of_the_jobs_that_may_have_killed_their_process_a_claim_takes_one(
 async def test_a_job_before_its_last_attempt_is_claimed_alone(store: Store, clock: Clock) -> None:
     await send(store, message(max_attempts=2), message(max_attempts=2), message(max_attempts=9))
     assert len(await claim(store)) == 3
-    await clock.advance(lease_s + 1)
-    await store.sweep(10)
+    await lapse(store, clock)
     assert sorted(job.alone for job in await claim(store)) == [False, True]
 
 
 async def test_a_job_that_was_given_back_is_no_longer_suspected(store: Store, clock: Clock) -> None:
     await send(store, message(max_attempts=2), message(max_attempts=2))
     await claim(store)
-    await clock.advance(lease_s + 1)
-    await store.sweep(10)
+    await lapse(store, clock)
     (suspect,) = await claim(store)
     await give_back(store, suspect, counts=False)
     assert [job.alone for job in await claim(store)].count(False) == 1
@@ -246,8 +243,7 @@ async def test_a_job_that_was_given_back_is_no_longer_suspected(store: Store, cl
 async def test_a_suspected_job_counts_in_the_limits(store: Store, clock: Clock) -> None:
     ids = await send(store, message(max_attempts=2), message(max_attempts=9))
     await claim(store)
-    await clock.advance(lease_s + 1)
-    await store.sweep(10)
+    await lapse(store, clock)
     await send(store, message(), message("b"))
     assert [job.id for job in await store.claim(here, [(policy(limit=1), 10)], 10)] == [ids[0]]
     assert await store.claim(here, [(policy(limit=1), 10)], 10) == []

@@ -17,12 +17,14 @@ from tests.store.verbs import (
     fail,
     give_back,
     here,
+    lapse,
     lease_s,
     listening,
     message,
     oops,
     others,
     row_of,
+    running_one,
     send,
     send_one,
     state_of,
@@ -33,10 +35,8 @@ from tests.store.verbs import (
 
 async def lost(store: Store, clock: Clock) -> Claimed:
     """An attempt whose lease ran out; its job was taken back."""
-    await send_one(store)
-    job = await claim_one(store)
-    await clock.advance(lease_s + 1)
-    assert (await store.sweep(10)).made_ready == [job.id]
+    job = await running_one(store)
+    assert (await lapse(store, clock)).made_ready == [job.id]
     return job
 
 
@@ -93,15 +93,13 @@ async def test_a_late_end_does_not_take_the_lease_of_the_next_attempt(store: Sto
 
 
 async def test_a_lease_that_ran_out_is_good_until_somebody_takes_the_job_back(store: Store, clock: Clock) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     await clock.advance(lease_s * 100)
     assert await succeed(store, job) == {job.id}
 
 
 async def test_the_first_end_of_an_attempt_counts(store: Store) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     assert await succeed(store, job, result='"first"') == {job.id}
     assert await succeed(store, job, result='"second"') == set()
     assert await fail(store, job) == set()
@@ -158,8 +156,7 @@ async def test_one_batch_may_hold_every_way_to_end(store: Store) -> None:
 
 
 async def test_a_failed_job_keeps_what_happened_in_its_attempts(store: Store) -> None:
-    await send_one(store)
-    first = await claim_one(store)
+    first = await running_one(store)
     await give_back(store, first, failure=Failure("timeout", "Timeout", "took 9 s"))
     second = await claim_one(store, supervisor=elsewhere)
     await fail(store, second)
@@ -177,8 +174,7 @@ async def test_a_failed_job_keeps_what_happened_in_its_attempts(store: Store) ->
 
 
 async def test_an_attempt_that_succeeded_leaves_no_failure(store: Store) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     await succeed(store, job)
     assert await store.attempts_of(job.id) == []
 

@@ -19,7 +19,7 @@ from tests.store.verbs import (
     fail,
     give_back,
     in_line,
-    lease_s,
+    lapse,
     message,
     oops,
     others,
@@ -41,8 +41,7 @@ async def by_cancel(store: Store, job: Claimed, clock: Clock) -> None:
 
 
 async def by_sweep(store: Store, job: Claimed, clock: Clock) -> None:
-    await clock.advance(lease_s + 1)
-    assert (await store.sweep(10)).failed == [job.id]
+    assert (await lapse(store, clock)).ended == [job.id]
 
 
 async def by_finish(store: Store, job: Claimed, clock: Clock) -> None:
@@ -140,8 +139,7 @@ async def test_a_job_that_waits_for_its_retry_keeps_its_place(store: Store, cloc
 async def test_a_job_taken_back_from_a_dead_process_keeps_its_place(store: Store, clock: Clock) -> None:
     ids = await mailbox(store, 3)
     await claim_one(store)
-    await clock.advance(lease_s + 1)
-    await store.sweep(10)
+    await lapse(store, clock)
     assert await states_of(store, ids) == [State.ready, State.blocked, State.blocked]
     assert await in_line(store) == ids
 
@@ -188,8 +186,7 @@ async def test_in_loose_order_jobs_that_all_wait_come_back_each_at_its_moment(st
 async def test_in_loose_order_too_an_attempt_that_lost_its_lease_changes_nothing(store: Store, clock: Clock) -> None:
     await mailbox(store, 1)
     late = await claim_one(store)
-    await clock.advance(lease_s + 1)
-    await store.sweep(10)
+    await lapse(store, clock)
     await give_back(store, await claim_one(store), delay_s=60.0, loose=True)
     behind = await send_one(store, key="k")
     assert await give_back(store, late, delay_s=60.0, loose=True) == set()

@@ -15,7 +15,7 @@ from tests.store.verbs import (
     elsewhere,
     give_back,
     here,
-    lease_s,
+    lapse,
     listening,
     message,
     send,
@@ -65,8 +65,7 @@ async def test_a_job_that_became_ready_again_is_hinted_at(store: Store, clock: C
         await give_back(store, await claim_one(store))
         await ears.until("ready")
         await claim_one(store)
-        await clock.advance(lease_s + 1)
-        await store.sweep(10)
+        await lapse(store, clock)
         await ears.until("ready")
         await give_back(store, await claim_one(store), delay_s=10.0)
         await clock.advance(11)

@@ -126,7 +126,7 @@ class Watched:
         """How many blocks a beat looks at. The first one in a session reads the catalogue, too, and does not count."""
         beat = (
             "explain (analyze, buffers, format json)"
-            f""" select * from "{self._store.schema}".beat($1, 'h', 1, $2, 1, 'running', $3, 20)"""
+            f""" select * from "{self._store.schema}".beat($1, 'h', 1, $2, 1, '{{}}', 'running', $3, 20)"""
         )
         for _ in range(2):
             (plan,) = json.loads(await self._connection.fetchval(beat, here, agents, told))

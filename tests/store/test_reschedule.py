@@ -13,12 +13,14 @@ from tests.store.verbs import (
     elsewhere,
     fail,
     give_back,
+    lapse,
     lease_s,
     message,
     oops,
     outputs,
     record,
     row_of,
+    running_one,
     send,
     send_one,
     state_of,
@@ -28,8 +30,7 @@ from tests.store.verbs import (
 
 
 async def test_a_job_given_back_without_delay_is_ready_at_once(store: Store) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     assert await give_back(store, job) == {job.id}
     row = await row_of(store, job.id)
     assert (row["state"], row["owner_id"], row["lease_expires"]) == (State.ready, None, None)
@@ -37,8 +38,7 @@ async def test_a_job_given_back_without_delay_is_ready_at_once(store: Store) -> 
 
 
 async def test_a_job_given_back_for_later_waits_for_its_moment(store: Store, clock: Clock) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     await give_back(store, job, delay_s=10.0, failure=oops)
     assert await state_of(store, job.id) == State.scheduled
     assert (await store.due(10))[0] == 0
@@ -49,8 +49,7 @@ async def test_a_job_given_back_for_later_waits_for_its_moment(store: Store, clo
 
 
 async def test_a_delay_begins_when_the_job_is_given_back(store: Store, clock: Clock) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     await clock.advance(1_000)
     await give_back(store, job, delay_s=10.0)
     assert (await store.due(10))[0] == 0
@@ -68,10 +67,8 @@ async def test_an_attempt_that_does_not_count_leaves_the_number_of_attempts(stor
 
 
 async def test_an_attempt_that_lost_its_lease_cannot_reschedule_the_job(store: Store, clock: Clock) -> None:
-    await send_one(store)
-    late = await claim_one(store)
-    await clock.advance(lease_s + 1)
-    await store.sweep(10)
+    late = await running_one(store)
+    await lapse(store, clock)
     assert await give_back(store, late, delay_s=60.0, failure=oops) == set()
     assert await state_of(store, late.id) == State.ready
     current = await claim_one(store)
@@ -83,10 +80,8 @@ async def test_an_attempt_that_lost_its_lease_cannot_reschedule_the_job(store: S
 
 
 async def test_a_late_reschedule_does_not_take_the_lease_of_the_next_attempt(store: Store, clock: Clock) -> None:
-    await send_one(store)
-    late = await claim_one(store)
-    await clock.advance(lease_s + 1)
-    await store.sweep(10)
+    late = await running_one(store)
+    await lapse(store, clock)
     current = await claim_one(store)
     assert await store.renew([(current.id, current.fence, 1_000.0)]) == {current.id}
     assert await give_back(store, late) == set()
@@ -95,8 +90,7 @@ async def test_a_late_reschedule_does_not_take_the_lease_of_the_next_attempt(sto
 
 
 async def test_a_job_can_be_given_back_once(store: Store) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     assert await give_back(store, job, counts=False) == {job.id}
     assert await give_back(store, job, counts=False) == set()
     assert await succeed(store, job) == set()
@@ -149,8 +143,7 @@ async def test_a_release_without_failure_keeps_the_last_error_and_adds_no_attemp
 
 
 async def test_recorded_steps_outlive_the_attempt(store: Store) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     await record(store, job, "search#0", "1")
     await give_back(store, job)
     assert outputs(await claim_one(store)) == {"search#0": "1"}
@@ -171,18 +164,15 @@ async def test_a_job_whose_cancel_was_asked_for_is_not_given_back_but_cancelled(
 
 
 async def test_a_renewed_lease_goes_when_the_job_is_given_back(store: Store, clock: Clock) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     await store.renew([(job.id, job.fence, 1_000.0)])
     await give_back(store, job)
     again = await claim_one(store)
-    await clock.advance(lease_s + 1)
-    assert (await store.sweep(10)).made_ready == [again.id]
+    assert (await lapse(store, clock)).made_ready == [again.id]
 
 
 async def test_a_final_end_after_a_reschedule_needs_the_next_fence(store: Store) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     await give_back(store, job)
     assert await fail(store, job) == set()
     again = await claim_one(store)

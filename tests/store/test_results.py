@@ -13,12 +13,13 @@ from tests.store.verbs import (
     elsewhere,
     fail,
     give_back,
-    lease_s,
+    lapse,
     listening,
     message,
     oops,
     others,
     policy,
+    running_one,
     send,
     send_one,
     succeed,
@@ -82,8 +83,7 @@ async def test_whoever_asked_before_the_end_is_told_of_it(store: Store, clock: C
         await store.cancel(ids[2], "no longer needed")
         await ears.until("done")
         await claim_one(store, "3", like=policy("3", max_attempts=1))
-        await clock.advance(lease_s + 1)
-        await store.sweep(10)
+        await lapse(store, clock)
         await ears.until("done")
 
 
@@ -104,8 +104,7 @@ async def test_the_wish_to_be_told_outlives_an_attempt(store: Store) -> None:
 
 
 async def test_the_end_of_a_job_that_nobody_waits_for_is_not_told(store: Store) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     async with listening(store) as ears:
         await succeed(store, job)
         assert "done" not in await ears.now(store)

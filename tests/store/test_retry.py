@@ -23,6 +23,7 @@ from tests.store.verbs import (
     policy,
     record,
     row_of,
+    running_one,
     send,
     send_one,
     state_of,
@@ -54,8 +55,7 @@ async def test_a_failed_job_runs_again_as_itself(store: Store) -> None:
 
 
 async def test_a_retry_gives_fresh_attempts_under_a_higher_fence(store: Store) -> None:
-    await send_one(store)
-    first = await claim_one(store, like=policy(max_attempts=2))
+    first = await running_one(store, like=policy(max_attempts=2))
     await give_back(store, first)
     last = await claim_one(store, like=policy(max_attempts=2))
     await fail(store, last)
@@ -70,8 +70,7 @@ async def test_a_retry_gives_fresh_attempts_under_a_higher_fence(store: Store) -
 
 
 async def test_a_retried_job_keeps_its_recorded_steps_and_the_story_of_its_attempts(store: Store) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     await record(store, job, "search#0", "1")
     await fail(store, job)
     await store.retry(job.id)

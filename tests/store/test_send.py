@@ -19,6 +19,7 @@ from tests.store.verbs import (
     message,
     others,
     row_of,
+    running_one,
     send,
     send_one,
     state_of,
@@ -57,8 +58,7 @@ async def test_names_may_hold_any_text(store: Store) -> None:
 
 
 async def test_what_a_message_says_is_kept(store: Store) -> None:
-    await send_one(store)
-    parent = await claim_one(store)
+    parent = await running_one(store)
     said = message("b", "k", priority=2, max_attempts=7, step=StepMark("send:b#0"))
     (sent,) = await store.send([said], sender=Sender(parent.id, parent.fence))
     row = await row_of(store, sent.id)

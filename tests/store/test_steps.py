@@ -15,13 +15,13 @@ from tests.store.verbs import (
     claim_one,
     fail,
     give_back,
-    lease_s,
+    lapse,
     message,
     others,
     outputs,
     record,
+    running_one,
     send,
-    send_one,
     succeed,
 )
 
@@ -31,8 +31,7 @@ async def outputs_of(store: Store, job_id: int) -> dict[str, str]:
 
 
 async def test_a_recorded_output_comes_back_to_the_letter(store: Store) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     output = '{"z":1e17,"a":1.10,"Ω":"🦦 \\u2028","z2":[ ]}'
     assert await record(store, job, "search#0", output) == output
     assert await outputs_of(store, job.id) == {"search#0": output}
@@ -41,8 +40,7 @@ async def test_a_recorded_output_comes_back_to_the_letter(store: Store) -> None:
 
 
 async def test_the_first_output_of_a_step_counts(store: Store) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     assert await record(store, job, "search#0", '{"b":1, "a":2}') == '{"b":1, "a":2}'
     assert await record(store, job, "search#0", '"second"') == '{"b":1, "a":2}'
     await give_back(store, job)
@@ -52,8 +50,7 @@ async def test_the_first_output_of_a_step_counts(store: Store) -> None:
 
 @pytest.mark.parametrize("output", ["null", "false", "0", '""', "[]", "{}"])
 async def test_an_output_that_says_nothing_is_an_output(store: Store, output: str) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     assert await record(store, job, "search#0", output) == output
     assert await record(store, job, "search#0", "1") == output
     await give_back(store, job)
@@ -61,8 +58,7 @@ async def test_an_output_that_says_nothing_is_an_output(store: Store, output: st
 
 
 async def test_two_that_record_one_step_at_the_same_time_get_the_same_output(store: Store) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     async with others(store, 8) as stores:
         for step in range(5):
             answers = await asyncio.gather(
@@ -73,10 +69,8 @@ async def test_two_that_record_one_step_at_the_same_time_get_the_same_output(sto
 
 
 async def test_an_attempt_that_lost_its_lease_cannot_record_a_step(store: Store, clock: Clock) -> None:
-    await send_one(store)
-    late = await claim_one(store)
-    await clock.advance(lease_s + 1)
-    await store.sweep(10)
+    late = await running_one(store)
+    await lapse(store, clock)
     with pytest.raises(LeaseLost):
         await record(store, late, "search#0", '"before it is claimed again"')
     current = await claim_one(store)
@@ -87,19 +81,16 @@ async def test_an_attempt_that_lost_its_lease_cannot_record_a_step(store: Store,
 
 
 async def test_a_stored_output_is_not_told_to_an_attempt_that_lost_its_lease(store: Store, clock: Clock) -> None:
-    await send_one(store)
-    late = await claim_one(store)
+    late = await running_one(store)
     await record(store, late, "search#0", "1")
-    await clock.advance(lease_s + 1)
-    await store.sweep(10)
+    await lapse(store, clock)
     with pytest.raises(LeaseLost):
         await record(store, late, "search#0", "1")
 
 
 @pytest.mark.parametrize("ending", ["succeeded", "failed", "given back"])
 async def test_an_attempt_that_ended_records_nothing(store: Store, ending: str) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     await {"succeeded": succeed, "failed": fail, "given back": give_back}[ending](store, job)
     with pytest.raises(LeaseLost):
         await record(store, job, "search#0", "1")
@@ -121,8 +112,7 @@ async def test_a_step_belongs_to_one_job(store: Store) -> None:
 
 
 async def test_a_step_may_have_any_name(store: Store) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     names = ["tool#1/search#0", "\"'{}[],:", "ß Ω 🦦", "%s $1 :step", "a" * 500]
     for number, name in enumerate(names):
         await record(store, job, name, str(number))
@@ -131,8 +121,7 @@ async def test_a_step_may_have_any_name(store: Store) -> None:
 
 
 async def test_an_output_that_cannot_be_stored_is_refused_and_the_lease_stays(store: Store) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     with pytest.raises(StoreError):
         await record(store, job, "search#0", '{"broken":')
     assert await record(store, job, "search#0", "1") == "1"
@@ -140,8 +129,7 @@ async def test_an_output_that_cannot_be_stored_is_refused_and_the_lease_stays(st
 
 
 async def test_steps_are_kept_after_the_end(store: Store) -> None:
-    await send_one(store)
-    job = await claim_one(store)
+    job = await running_one(store)
     await record(store, job, "search#0", "1")
     await record(store, job, "answer#0", "2")
     await succeed(store, job)

@@ -16,11 +16,13 @@ from tests.store.verbs import (
     give_back,
     here,
     in_line,
+    lapse,
     lease_s,
     message,
     others,
     policy,
     row_of,
+    running_one,
     send,
     send_one,
     state_of,
@@ -32,8 +34,7 @@ from tests.store.verbs import (
 async def test_a_job_whose_lease_ran_out_is_ready_again(store: Store, clock: Clock) -> None:
     job_id = await send_one(store)
     job = await claim_one(store)
-    await clock.advance(lease_s + 1)
-    assert await store.sweep(10) == SweepReport([job_id], [], None)
+    assert await lapse(store, clock) == SweepReport([job_id], [], None)
     row = await row_of(store, job_id)
     assert (row["state"], row["owner_id"], row["lease_expires"]) == (State.ready, None, None)
     again = await claim_one(store, supervisor=elsewhere)
@@ -46,15 +47,13 @@ async def test_a_lease_that_lasts_is_left_alone(store: Store, clock: Clock) -> N
     job = await claim_one(store)
     await clock.advance(lease_s - 1)
     report = await store.sweep(10)
-    assert (report.made_ready, report.failed) == ([], [])
+    assert (report.made_ready, report.ended) == ([], [])
     assert (await row_of(store, job_id))["fence"] == job.fence
 
 
 async def test_a_crash_is_an_attempt_with_its_reason(store: Store, clock: Clock) -> None:
-    await send_one(store)
-    job = await claim_one(store)
-    await clock.advance(lease_s + 1)
-    await store.sweep(10)
+    job = await running_one(store)
+    await lapse(store, clock)
     (attempt,) = await store.attempts_of(job.id)
     assert (attempt["attempt"], attempt["fence"], attempt["reason"], attempt["supervisor"]) == (
         1,
@@ -70,8 +69,7 @@ async def test_a_job_that_kills_its_process_every_time_ends_as_failed(store: Sto
     for attempt in (1, 2, 3):
         job = await claim_one(store, like=policy(max_attempts=3))
         assert job.attempt == attempt
-        await clock.advance(lease_s + 1)
-        report = await store.sweep(10)
+        report = await lapse(store, clock)
     assert report == SweepReport([], [job_id], None)
     row = await row_of(store, job_id)
     assert (row["state"], row["reason"], row["attempt_count"]) == (State.failed, "crashed", 3)
@@ -84,16 +82,14 @@ async def test_attempts_that_were_not_counted_do_not_use_up_a_crashing_job(store
     for _ in range(3):
         await give_back(store, await claim_one(store), counts=False)
     await claim_one(store)
-    await clock.advance(lease_s + 1)
-    assert len((await store.sweep(10)).failed) == 1
+    assert len((await lapse(store, clock)).ended) == 1
 
 
 async def test_a_lost_job_whose_cancel_was_asked_for_ends_as_cancelled(store: Store, clock: Clock) -> None:
     job_id = await send_one(store)
     await claim_one(store)
     assert await store.cancel(job_id, "no longer needed") == "requested"
-    await clock.advance(lease_s + 1)
-    assert await store.sweep(10) == SweepReport([], [job_id], None)
+    assert await lapse(store, clock) == SweepReport([], [job_id], None)
     row = await row_of(store, job_id)
     assert (row["state"], row["reason"], row["last_error"]) == (State.cancelled, "cancelled", "no longer needed")
 
@@ -111,8 +107,7 @@ async def test_renewed_leases_do_not_stand_in_the_way_of_a_lost_one(store: Store
     *_, lost = await send(store, *(message() for _ in range(21)))
     renewed = [job for job in await claim(store) if job.id != lost]
     await store.renew([(job.id, job.fence, 1_000.0) for job in renewed])
-    await clock.advance(lease_s + 1)
-    assert (await store.sweep(5)).made_ready == [lost]
+    assert (await lapse(store, clock, 5)).made_ready == [lost]
 
 
 async def test_what_a_dead_supervisor_held_is_taken_back_while_its_leases_last(store: Store, clock: Clock) -> None:
@@ -121,7 +116,7 @@ async def test_what_a_dead_supervisor_held_is_taken_back_while_its_leases_last(s
     await claim_one(store, "b", supervisor=elsewhere)
     await store.renew([(job.id, job.fence, 1_000.0)])
     report = await store.sweep(10, here)
-    assert (report.made_ready, report.failed) == ([lost], [])
+    assert (report.made_ready, report.ended) == ([lost], [])
     assert await states_of(store, [lost, kept]) == [State.ready, State.running]
     assert await store.renew([(job.id, job.fence, 1_000.0)]) == set()
 
@@ -193,8 +188,7 @@ async def test_jobs_that_nobody_runs_are_not_swept(store: Store, clock: Clock) -
 async def test_a_job_taken_back_goes_behind_those_that_wait(store: Store, clock: Clock) -> None:
     first, second = await send(store, message(), message())
     await claim(store, most=1)
-    await clock.advance(lease_s + 1)
-    await store.sweep(10)
+    await lapse(store, clock)
     assert await in_line(store) == [second, first]
 
 
@@ -203,6 +197,5 @@ async def test_what_a_sweep_made_ready_can_be_claimed_at_once(store: Store, cloc
     await clock.advance(61)
     await store.due(10)
     await claim_one(store)
-    await clock.advance(lease_s + 1)
-    await store.sweep(10)
+    await lapse(store, clock)
     await claim_one(store)

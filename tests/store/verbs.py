@@ -21,8 +21,10 @@ from agentrt.model import (
     State,
     StepMark,
     StepRecord,
+    SweepReport,
 )
 from agentrt.store import Store
+from tests.conftest import Clock
 from tests.support import eventually
 
 here, elsewhere = UUID(int=1), UUID(int=2)  # two supervisors
@@ -59,6 +61,18 @@ async def claim_one(
     """The one job that can be claimed at this moment: asks for two, so that a second one shows."""
     (job,) = await claim(store, agent, most=2, supervisor=supervisor, like=like)
     return job
+
+
+async def running_one(store: Store, *, like: AgentPolicy | None = None, **more: object) -> Claimed:
+    """A job that was sent and claimed just now, the only one that could be."""
+    await send_one(store, **more)  # type: ignore[arg-type]
+    return await claim_one(store, like=like)
+
+
+async def lapse(store: Store, clock: Clock, limit: int = 10) -> SweepReport:
+    """Let the leases of the usual length run out, and sweep."""
+    await clock.advance(lease_s + 1)
+    return await store.sweep(limit)
 
 
 async def succeed(store: Store, *jobs: Claimed, result: str = "null") -> set[int]:
@@ -156,7 +170,7 @@ class Ears:
 
 
 async def beat(store: Store, supervisor: UUID = here, *, told: Sequence[str] = (), names_max: int = 20) -> Beat:
-    about = {"host": "h", "pid": 1, "agents": ["a"], "slots": 1, "state": "running"}
+    about = {"host": "h", "pid": 1, "agents": ["a"], "slots": 1, "limits": {}, "state": "running"}
     return await store.beat(supervisor, {**about, "told": told, "names_max": names_max})
 
 

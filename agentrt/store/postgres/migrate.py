@@ -61,6 +61,24 @@ async def pending(dsn: str, schema: str) -> list[str]:
         await connection.close(timeout=5)
 
 
+def script(missing: list[str], schema: str) -> str:
+    """What `migrate` does for these migrations, as one transaction of SQL; empty for none."""
+    if not missing:
+        return ""
+    parts = [
+        "-- Run this as the role that agentrt connects as, or grant that role all on what it makes.",
+        "begin;",
+        f"select pg_advisory_xact_lock(hashtextextended('agentrt.migrate.{schema}', 0));",
+        _table.format(schema=schema),
+    ]
+    for version, name, text in migrations():
+        if name in missing:
+            row = f"({version}, '{name}', '{checksum(text)}')"
+            record = f"insert into agentrt.migrations(version, name, checksum) values {row};"  # noqa: S608 - our files
+            parts.append(in_schema(f"{text}\n{record}", schema))
+    return "\n".join([*parts, "commit;"])
+
+
 async def _applied(connection: asyncpg.Connection, schema: str) -> dict[int, str]:
     rows = await connection.fetch(f'select version, checksum from "{schema}".migrations')  # noqa: S608 - as above
     return {row["version"]: row["checksum"] for row in rows}

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+from agentrt.codec import dump
 from agentrt.errors import LeaseLost, SchemaOutdated
 from agentrt.model import (
     AgentPolicy,
@@ -28,7 +29,7 @@ from agentrt.store.postgres.durable import DurableVerbs
 from agentrt.store.postgres.lane import connect, translated
 from agentrt.store.postgres.listener import PostgresNotifier
 from agentrt.store.postgres.rows import claimed, failure_columns, reopened
-from agentrt.store.sql import in_schema, migrations
+from agentrt.store.sql import migrations
 
 
 class PostgresStore(DurableVerbs):
@@ -48,21 +49,7 @@ class PostgresStore(DurableVerbs):
 
     async def migration_script(self) -> str:
         """What `migrate` would do, as one transaction of SQL; empty when nothing is missing."""
-        missing = await self.pending_migrations()
-        if not missing:
-            return ""
-        parts = [
-            "-- Run this as the role that agentrt connects as, or grant that role all on what it makes.",
-            "begin;",
-            f"select pg_advisory_xact_lock(hashtextextended('agentrt.migrate.{self.schema}', 0));",
-            migrating._table.format(schema=self.schema),
-        ]
-        for version, name, text in migrations():
-            if name in missing:
-                row = f"({version}, '{name}', '{migrating.checksum(text)}')"
-                record = f"insert into agentrt.migrations(version, name, checksum) values {row};"  # noqa: S608 - our files
-                parts.append(in_schema(f"{text}\n{record}", self.schema))
-        return "\n".join([*parts, "commit;"])
+        return migrating.script(await self.pending_migrations(), self.schema)
 
     async def prepare(self, *, upgrade: bool = False) -> None:
         """Make the tables where there are none; those of an older agentrt are left alone unless `upgrade` says so.
@@ -202,6 +189,8 @@ class PostgresStore(DurableVerbs):
     # -------------------------------------------------------------- leases, sweep, due
 
     async def renew(self, leases: Sequence[tuple[int, int, float]]) -> set[int]:
+        if not leases:
+            return set()
         ids, fences, seconds = zip(*leases, strict=True)
         rows = await self._main.fetch(self._sql["renew"], ids, fences, seconds)
         return {row[0] for row in rows}
@@ -243,7 +232,8 @@ class PostgresStore(DurableVerbs):
 
     async def beat(self, supervisor: UUID, about: Mapping[str, Any]) -> Beat:
         statement = self._sql["beat"]
-        (row,) = await self._main.fetch(statement, supervisor, *(about[name] for name in statement.names[1:]))
+        values = {**about, "limits": dump(about["limits"]).decode()}
+        (row,) = await self._main.fetch(statement, supervisor, *(values[name] for name in statement.names[1:]))
         await self._lanes.close_idle()
         return Beat(row["ready"], dict(zip(row["unknown"], row["unknown_jobs"], strict=True)))
 

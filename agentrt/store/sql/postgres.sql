@@ -120,7 +120,7 @@ select * from agentrt.results(:ids);
 
 -- name: beat
 -- Show that a supervisor lives, and ring its own bell. Returns: ready, unknown, unknown_jobs.
-select * from agentrt.beat(:supervisor, :host, :pid, :agents, :slots, :state, :told, :names_max);
+select * from agentrt.beat(:supervisor, :host, :pid, :agents, :slots, :limits, :state, :told, :names_max);
 
 -- name: leave
 -- A supervisor ends. Returns: nothing.
@@ -174,19 +174,31 @@ select id, host, pid, agents, slots, state, started_at,
 
 -- name: standing
 -- What a job's answer to `why` is made of. Returns: one row, or none for a job that is not unfinished.
+-- Of the workers that know its agent: `full_workers` run as many of it as their concurrency allows, `busy_workers` have no
+-- free slot, `closed_workers` are either.
 select j.id, j.agent, j.key, j.status as state, j.attempt, j.max_attempts, j.last_error, j.cancel_reason,
        extract(epoch from j.run_after - agentrt.agentrt_now())::float8 as due_in_s,
        extract(epoch from greatest(j.lease_expires, l.expires) - agentrt.agentrt_now())::float8 as lease_left_s,
        s.host, s.pid, extract(epoch from agentrt.agentrt_now() - s.beat_at)::float8 as silent_s,
        (select h.id from agentrt.jobs h where h.agent = j.agent and h.key = j.key and h.kseq < j.kseq
          order by h.kseq limit 1) as head_id,
-       (select count(*) from agentrt.supervisors k where j.agent = any(k.agents)
-           and k.beat_at > agentrt.agentrt_now() - interval '30 s') as workers,
-       (select count(*) from agentrt.jobs q where q.agent = j.agent and q.status = 'ready'
-           and (q.priority, q.ord) < (j.priority, j.ord)) as ahead
+       (select count(*) from agentrt.jobs q where q.agent = j.agent and q.status = 'ready' and not q.alone
+           and (q.priority, q.ord) < (j.priority, j.ord)) as ahead,
+       (select count(*) from agentrt.jobs r where r.agent = j.agent and r.status = 'running') as running,
+       w.*
   from agentrt.jobs j
   left join agentrt.leases l on l.job_id = j.id and l.fence = j.fence
   left join agentrt.supervisors s on s.id = j.supervisor
+ cross join lateral (
+       select count(*) as workers, min(k.most) as running_max,
+              count(*) filter (where k.mine >= k.concurrency) as full_workers, sum(k.mine)::int as mine,
+              count(*) filter (where k.used >= k.slots) as busy_workers, sum(k.slots)::int as slots,
+              count(*) filter (where k.mine >= k.concurrency or k.used >= k.slots) as closed_workers
+         from (select (k.limits -> j.agent ->> 'limit')::int as most, (k.limits -> j.agent ->> 'concurrency')::int as concurrency,
+                      k.slots, count(r.id) as used, count(r.id) filter (where r.agent = j.agent) as mine
+                 from agentrt.supervisors k left join agentrt.jobs r on r.supervisor = k.id and r.status = 'running'
+                where j.agent = any(k.agents) and k.beat_at > agentrt.agentrt_now() - interval '30 s'
+                group by k.id) k) w
  where j.id = :id;
 
 -- ---- doctor

@@ -19,6 +19,7 @@ create table agentrt.supervisors(
   pid        int not null,
   agents     text[] not null,
   slots      int not null,
+  limits     json not null default '{}',       -- by agent, of those that have any: its limit and its concurrency
   state      text not null default 'running' check (state in ('running', 'draining')),
   started_at timestamptz not null default agentrt.agentrt_now(),
   beat_at    timestamptz not null default agentrt.agentrt_now()
@@ -680,14 +681,14 @@ end$$;
 -- ready    whether a job of its agents is ready: the look behind lost notifications.
 -- unknown  agents that have ready jobs and are neither its own nor among p_told, with how many (at most 1,000 are counted).
 --          Up to p_names_max of them; it skips from one agent's name to the next, whatever lies between.
-create function agentrt.beat(p_supervisor uuid, p_host text, p_pid int, p_agents text[], p_slots int, p_state text,
-                             p_told text[], p_names_max int)
+create function agentrt.beat(p_supervisor uuid, p_host text, p_pid int, p_agents text[], p_slots int, p_limits json,
+                             p_state text, p_told text[], p_names_max int)
 returns table(ready boolean, unknown text[], unknown_jobs int[]) language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
 set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
-  insert into agentrt.supervisors as s (id, host, pid, agents, slots, state)
-  values (p_supervisor, p_host, p_pid, p_agents, p_slots, p_state)
+  insert into agentrt.supervisors as s (id, host, pid, agents, slots, limits, state)
+  values (p_supervisor, p_host, p_pid, p_agents, p_slots, p_limits, p_state)
   on conflict (id) do update set beat_at = agentrt.agentrt_now(), state = excluded.state;
   delete from agentrt.supervisors where beat_at < agentrt.agentrt_now() - interval '1 day';
   perform pg_notify('agentrt' || '.bell', p_supervisor::text);
