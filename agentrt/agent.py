@@ -165,7 +165,9 @@ class Address(Generic[P, R]):
         message.job.asks = True
         message.job.timeout_s = timeout_s
         ((begun, state),) = await send_as_steps(attempt, [message.job], _client_of(message), self._options.connection)
-        return cast("R", await reply(attempt, begun, state, message.result_schema, timeout_s))
+        schema = message.result_schema
+        del message  # the wait may be long, and there may be thousands of them
+        return cast("R", await reply(attempt, begun, state, schema, timeout_s))
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if args:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from agentrt import agent, step
+from agentrt.agent import agent
+from agentrt.durable.step import step
 
 
 @agent

@@ -147,10 +147,14 @@ class Runner:
             await self._apply_limits(attempt, agent, timers)
             outcome = await self._call(attempt, agent)
         except BaseException as error:
-            outcome = self._outcome_of(attempt, agent, error)
+            told = attempt.stop_reason not in (
+                None,
+                "timeout",
+            )  # then its words are not asked for; thousands may be parked at once
+            outcome = None if told else self._outcome_of(attempt, agent, error)
         timers.cancel()
         attempt.settled = True
-        for left in list(attempt.branches.tasks):  # what the agent began and did not wait for ends with it
+        for left in attempt.branches.tasks:  # what the agent began and did not wait for ends with it
             left.cancel()
         if attempt.stop_reason is not None:
             outcome = self._stopped(attempt, agent, outcome)
