@@ -1,7 +1,7 @@
 """Real databases for the tests: one server a run, a fresh migrated database a test.
 
-The server is AGENTRT_TEST_DATABASE_URL when that is set, else a container where a Docker engine answers, else the
-embedded one.
+The server is AGENTRT_TEST_DATABASE_URL when that is set, else a container where a Docker engine has or gets the image, else
+the embedded one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -44,21 +44,33 @@ signal.signal(
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     """The address of a database whose user may create databases."""
-    if given := os.environ.get("AGENTRT_TEST_DATABASE_URL"):
-        yield given
-    elif _docker_answers():
-        from testcontainers.community.postgres import PostgresContainer
+    with ExitStack() as stack:
+        yield os.environ.get("AGENTRT_TEST_DATABASE_URL") or _in_container(stack) or _embedded(stack)
 
-        with PostgresContainer("postgres:18") as container:
-            yield container.get_connection_url(driver=None)
-    else:
-        from agentrt.store.embedded import open_embedded
 
-        folder = Path(tempfile.mkdtemp(prefix="agentrt-test-"))
-        embedded = open_embedded(folder / "postgres")
-        yield embedded.dsn
-        embedded.close()
-        shutil.rmtree(folder, ignore_errors=True)
+def _in_container(stack: ExitStack) -> str | None:
+    """None where no engine answers, or where it cannot get an image: without a registry, or over its rate limit."""
+    if not _docker_answers():
+        return None
+    from docker.errors import DockerException
+    from testcontainers.community.postgres import PostgresContainer
+
+    try:
+        container = stack.enter_context(PostgresContainer("postgres:18"))
+    except (DockerException, OSError):
+        return None
+    address: str = container.get_connection_url(driver=None)
+    return address
+
+
+def _embedded(stack: ExitStack) -> str:
+    from agentrt.store.embedded import open_embedded
+
+    folder = Path(tempfile.mkdtemp(prefix="agentrt-test-"))
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    embedded = open_embedded(folder / "postgres")
+    stack.callback(embedded.close)
+    return embedded.dsn
 
 
 def _docker_answers() -> bool:
