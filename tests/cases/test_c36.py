@@ -43,7 +43,8 @@ async def test_steps_that_return_nothing_much_run_once_and_replay_to_the_same(
     program = start("run", ledger, "agents.py", source=source)
     job = await agentrt.to("collect").send()
 
-    expected = [value for value in (None, False, 0, "", [], {}) for _ in range(2)]
+    values: tuple[object, ...] = (None, False, 0, "", [], {})
+    expected = [value for value in values for _ in range(2)]
     result = await job.result(timeout_s=20)
 
     assert [(type(value), value) for value in result] == [(type(value), value) for value in expected]

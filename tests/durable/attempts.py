@@ -82,7 +82,7 @@ class Driver:
 
 
 async def _run(job: Claimed, agent: Agent, store: Crash) -> Any:
-    attempt = Attempt(job, store, Client(store))  # type: ignore[arg-type]  # it passes on all it does not know
+    attempt = Attempt(job, store, Client(store))
 
     async def body() -> Any:
         task = asyncio.current_task()

@@ -29,9 +29,14 @@ eager_only = pytest.mark.skipif(sys.version_info < (3, 12), reason="eager task f
 
 
 def _eager(new_loop: Loop) -> Loop:
+    def factory(loop: asyncio.AbstractEventLoop, coro: Any, *, eager_start: bool = True, **options: Any) -> Any:
+        """uvloop says `eager_start`, which asyncio's factory only knows since 3.13.3."""
+        eager: dict[str, Any] = {"eager_start": eager_start is not False}  # of 3.12
+        return asyncio.Task(coro, loop=loop, **eager, **options)
+
     def make() -> asyncio.AbstractEventLoop:
         loop = new_loop()
-        loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]  # of 3.12
+        loop.set_task_factory(factory)
         return loop
 
     return make
@@ -287,7 +292,7 @@ async def test_parallel_branches_get_their_values_back_in_a_retry_under_a_superv
         if current().attempt == 1:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             raise RuntimeError("with some of it done")
-        return await asyncio.gather(*tasks)
+        return list(await asyncio.gather(*tasks))
 
     async with supervising(database, braid):
         jobs = [await braid.send() for _ in range(20)]
