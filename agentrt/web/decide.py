@@ -220,8 +220,9 @@ def _question_page(status: int, row: JobRow, link: _Link, standing: _Standing | 
     facts = {
         "asked by": f"{row['agent']}, job {row['job_id']}" if row["agent"] is not None else f"job {row['job_id']}",
         "may answer": ", ".join(row["who"]) if row["who"] is not None else "anybody who has a link",
-        "expires": _expiry(row),
     }
+    if standing.word in ("open", "expired"):
+        facts["expires" if standing.word == "open" else "expired"] = _expiry(row)
     about = "".join(f"<dt>{name}<dd>{_text(value)}" for name, value in facts.items())
     end = f'<p class="outcome {standing.colour}">{_text(standing.text)}</p>' if standing.text else _buttons(row, link)
     inside = f'<p class="question">{escape(block(row["question"]))}</p>\n<dl>{about}</dl>\n{end}'
@@ -232,8 +233,10 @@ def _expiry(row: JobRow) -> str:
     left_s = seconds_between(datetime.now(UTC), row["expires"])
     if left_s is None:
         return "never"
+    if row["expired"]:
+        return moment(row["expires"])
     default = f"; the answer is then {row['fallback']}" if row["fallback"] is not None else ""
-    return f"{moment(row['expires'])}{f', in {duration(left_s)}' if left_s else ''}{default}"
+    return f"{moment(row['expires'])}, in {duration(left_s)}{default}"
 
 
 def _buttons(row: JobRow, link: _Link) -> str:
