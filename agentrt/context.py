@@ -93,6 +93,9 @@ class Attempt:
     parked: tuple[float | None, tuple[str, ...]] = (None, ())  # the waits when it was stopped to be parked
     key_state: Any = None  # see durable.key_state
     on_wait: Callable[[int], None] = lambda _change: None  # gives the slot back (-1) and takes it again (+1)
+    on_unheard: Callable[[], None] = lambda: None  # has its answers looked for: a hint may have come before the wait
+    hints: int = 0  # how often it was told of answers
+    _hints_at_begin: dict[str, int] = field(default_factory=dict)
     _steps_running: int = 0
     _shields: int = 0
     _slotless: bool = False
@@ -144,6 +147,8 @@ class Attempt:
             if known.kind != kind or not same:
                 self.stop("diverged", _difference(kind, mark, subject, known))
                 raise asyncio.CancelledError("diverged")
+        if kind in ("ask", "decide"):
+            self._hints_at_begin[step_id] = self.hints if known is None else -1  # what came with the claim is older
         return Begun(mark, known)
 
     async def record(self, record: StepRecord) -> StepState:
@@ -172,6 +177,8 @@ class Attempt:
         wait = Wait(asyncio.get_running_loop().create_future(), due)
         self.waits[step_id] = wait
         self._weigh()
+        if self._hints_at_begin.pop(step_id, self.hints) != self.hints:
+            self.on_unheard()
         try:
             async with asyncio.timeout(None if due is None else max(0.0, due - time.monotonic())):
                 return await wait.answer

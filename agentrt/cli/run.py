@@ -100,7 +100,7 @@ def settings_options(command: F) -> F:
     "--http",
     metavar="HOST:PORT",
     envvar="AGENTRT_HTTP",
-    help="Serve /healthz, /readyz, /metrics and a page (of several processes, the first).",
+    help="Serve /healthz, /readyz, /metrics, a page and links to questions (of several processes, the first).",
 )
 @click.option(
     "--log-level", default="info", show_default=True, envvar="AGENTRT_LOG_LEVEL", help="debug, info, warning, error."

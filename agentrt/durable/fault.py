@@ -34,6 +34,7 @@ def encode(error: BaseException) -> str:
         "args": _plain(_args(error)),
         "attributes": {name: _plain(value) for name, value in _attributes(error).items()},
         "members": [encode(member) for member in members],
+        "steps": steps_of(error),  # inside the step that failed: they are run again with it
     }
     return codec.encode(data).decode()
 
@@ -43,6 +44,13 @@ def decode(text: str) -> Exception:
     data = cast("dict[str, Any]", codec.parse(text))
     if data["members"]:
         return ExceptionGroup(data["args"][0], [decode(member) for member in data["members"]])
+    error = _error(data)
+    for step_id, final in data.get("steps", {}).items():
+        mark(error, step_id, final=final)
+    return error
+
+
+def _error(data: dict[str, Any]) -> Exception:
     kind = _find(data["kind"])
     error = None if kind is None else _bare(kind, data)
     if error is not None and text_of(error) == data["text"]:

@@ -57,6 +57,7 @@ class Runner:
         self.on_alone_ended: Callable[[], None] = lambda: None
         self.on_free: Callable[[str], None] = lambda _agent: None
         self.on_idle: Callable[[], None] = lambda: None
+        self.on_unheard: Callable[[int], None] = lambda _job_id: None
         self._policies = [agent.policy(settings.lease_s) for agent in agents.values()]
         self._settings = settings
         self._store = store
@@ -91,6 +92,7 @@ class Runner:
             lease_expires=granted_at + job.lease_s,
         )
         attempt.on_wait = lambda change: self._change_slots(job.agent, change)
+        attempt.on_unheard = lambda: self.on_unheard(job.id)
         self.attempts[job.id] = attempt
         self._change_slots(job.agent, +1)
         self.runs_alone = self.runs_alone or job.alone

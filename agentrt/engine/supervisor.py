@@ -149,6 +149,7 @@ class Supervisor:
         self._runner.on_free = self._claimer.slot_freed
         self._runner.on_alone_ended = self._claimer.alone_ended
         self._runner.on_idle = self._idle.set
+        self._runner.on_unheard = self._answers.look_for
         self._claimer.on_claimed = self._janitor.claimed
         self._janitor.on_beat = self._beaten
 

@@ -53,7 +53,14 @@ class DurableVerbs(Connections):
         return rows[0] if rows else None
 
     async def decisions(self, decision_id: int | None = None, limit: int = 100) -> list[JobRow]:
-        return await self._rows("decisions", decision_id, limit)
+        """The open questions, oldest first; or the one of this id, whatever has become of it."""
+        if decision_id is not None:
+            return await self._rows("decision", decision_id)
+        return await self._rows("decisions", limit)
+
+    async def count_decisions(self) -> int:
+        """How many questions are open."""
+        return int(await self._value("count_decisions") or 0)
 
     # -------------------------------------------------------------- budgets
 

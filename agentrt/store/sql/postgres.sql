@@ -62,13 +62,26 @@ select * from agentrt.open_decision(:id, :fence, :step, :fingerprint, :place, :q
 select * from agentrt.decide(:id, :option, :by);
 
 -- name: decisions
--- Questions, the open ones or one by its id. Returns: rows, oldest first.
-select id, job_id, step, question, options, who, fallback, expires, answer, answered_by, answered_at, created_at,
-       coalesce(expires <= agentrt.agentrt_now(), false) as expired
-  from agentrt.decisions
- where (:id::bigint is null and answer is null and (expires is null or expires > agentrt.agentrt_now())
-        and exists (select 1 from agentrt.jobs j where j.id = job_id)) or id = :id
- order by id limit :limit;
+-- The questions that are open. Returns: rows as of `decision`, oldest first.
+select d.id, d.job_id, d.step, d.question, d.options, d.who, d.fallback, d.expires, d.answer, d.answered_by, d.answered_at,
+       d.created_at, false as expired, (select j.agent from agentrt.jobs j where j.id = d.job_id) as agent
+  from agentrt.decisions d
+ where d.answer is null and (d.expires is null or d.expires > agentrt.agentrt_now())
+   and exists (select 1 from agentrt.jobs j where j.id = d.job_id)
+ order by d.id limit :limit;
+
+-- name: decision
+-- A question by its id. Returns: its row, with the agent that asked it (null: its job has ended); no row: there is none.
+select d.id, d.job_id, d.step, d.question, d.options, d.who, d.fallback, d.expires, d.answer, d.answered_by, d.answered_at,
+       d.created_at, coalesce(d.expires <= agentrt.agentrt_now(), false) as expired,
+       (select j.agent from agentrt.jobs j where j.id = d.job_id) as agent
+  from agentrt.decisions d where d.id = :id;
+
+-- name: count_decisions
+-- How many questions are open.
+select count(*)::text from agentrt.decisions d
+ where d.answer is null and (d.expires is null or d.expires > agentrt.agentrt_now())
+   and exists (select 1 from agentrt.jobs j where j.id = d.job_id);
 
 -- name: open_budget
 -- Give a running job its budget. Returns: account, deadline_s; no row: the attempt has lost its job.

@@ -457,12 +457,17 @@ $$;
 -- ------------------------------------------------------------------------------------------------ the end of an attempt
 
 -- The failures that ended an attempt are no longer behind it: the next try runs those steps again. (A failure that the agent
--- caught is part of its history and stays.) A wait that failed is forgotten only with its job, for whoever retries that by hand.
+-- caught is part of its history and stays.) A wait that failed is forgotten only with its job, for whoever retries that by hand; a
+-- question together with the steps that announced it.
 create function agentrt.reopen(p_ids bigint[], p_steps text[], p_waits boolean) returns void language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 begin
-  delete from agentrt.steps s using unnest(p_ids, p_steps) u(id, step)
-   where s.job_id = u.id and s.step = u.step and p_waits and s.kind in ('ask', 'decide');
+  if p_waits then
+    delete from agentrt.steps s using unnest(p_ids, p_steps) u(id, step)
+      join lateral (select k.job_id from agentrt.steps k
+                     where k.job_id = u.id and k.step = u.step and k.kind in ('ask', 'decide') limit 1) w on true
+     where s.job_id = u.id and (s.step = u.step or starts_with(s.step, u.step || '/'));
+  end if;
   update agentrt.steps s set done = false, due = null, tries = 0 from unnest(p_ids, p_steps) u(id, step)
    where s.job_id = u.id and s.step = u.step and s.failure is not null and s.kind = 'step';
 end$$;

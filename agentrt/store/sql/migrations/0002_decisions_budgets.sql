@@ -38,6 +38,9 @@ begin
   insert into agentrt.steps(job_id, step, kind, fence, done, fingerprint, place, due)
   values (p_id, p_step, 'decide', p_fence, false, p_fingerprint, p_place, v_now + make_interval(secs => p_within))
   on conflict do nothing;
+  if found then  -- a question of a step that was forgotten since (see retry, reopen) is not this one, and its links are void
+    delete from agentrt.decisions d where d.job_id = p_id and d.step = p_step;
+  end if;
   insert into agentrt.decisions(id, job_id, step, question, options, who, fallback, expires)
   select nextval(pg_get_serial_sequence('agentrt.jobs', 'id')), p_id, p_step, p_question, p_options, p_who, p_fallback, s.due
     from agentrt.steps s where s.job_id = p_id and s.step = p_step
@@ -56,17 +59,17 @@ returns table(verdict text, decision bigint, question text, options text[], who 
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
-  v_job bigint;
+  v_id bigint := coalesce(
+    (select d.id from agentrt.decisions d where d.id = p_id),
+    (select min(d.id) from agentrt.decisions d where d.job_id = p_id and d.answer is null having count(*) = 1));
+  v_live boolean;
   v_row agentrt.decisions;
   v_output text;
 begin
-  select d.job_id into v_job from agentrt.decisions d
-   where d.id = p_id or d.id = (select min(o.id) from agentrt.decisions o where o.job_id = p_id and o.answer is null having count(*) = 1)
-   order by d.id limit 1;
-  perform 1 from agentrt.jobs j where j.id = v_job for no key update;  -- before the question, as an attempt that waits does
-  select d.* into v_row from agentrt.decisions d
-   where d.id = p_id or d.id = (select min(o.id) from agentrt.decisions o where o.job_id = p_id and o.answer is null having count(*) = 1)
-   order by d.id limit 1 for update;
+  perform 1 from agentrt.jobs j where j.id = (select d.job_id from agentrt.decisions d where d.id = v_id)
+     for no key update;  -- before the question, as an attempt that waits does
+  v_live := found;
+  select d.* into v_row from agentrt.decisions d where d.id = v_id for update;
   if v_row.id is null then
     return;
   end if;
@@ -74,6 +77,8 @@ begin
     verdict := 'already';
   elsif v_row.expires <= agentrt.agentrt_now() then
     verdict := 'expired';
+  elsif not v_live then
+    verdict := 'closed';
   elsif p_option <> all(v_row.options) then
     verdict := 'option';
   elsif p_by <> all(v_row.who) then
@@ -85,7 +90,7 @@ begin
       returning d.* into v_row;
       verdict := 'accepted';
     else
-      verdict := case when exists (select 1 from agentrt.jobs j where j.id = v_row.job_id) then 'expired' else 'closed' end;
+      verdict := 'expired';  -- the attempt has recorded so, by its own clock
     end if;
   end if;
   return query select verdict, v_row.id, v_row.question, v_row.options, v_row.who, v_row.answer, v_row.answered_by;
