@@ -16,7 +16,7 @@ import click
 import structlog
 
 from agentrt.agent import Agent
-from agentrt.cli.common import database_options, in_loop
+from agentrt.cli.common import Duration, database_options, in_loop
 from agentrt.cli.loading import load_agents
 from agentrt.config import Settings, database_url, database_variable, schema_name, setup_logging
 from agentrt.engine.minder import (
@@ -91,6 +91,16 @@ class _Plan:
     help="After SIGTERM, the time jobs have to finish.",
 )
 @click.option(
+    "--keep",
+    "keep_s",
+    type=Duration(),
+    default="7d",
+    show_default=True,
+    envvar="AGENTRT_KEEP",
+    metavar="TIME",
+    help="So long do finished jobs stay, such as 12h or 7d; then they are pruned.",
+)
+@click.option(
     "--wait",
     "start_s",
     default=_defaults.start_s,
@@ -118,6 +128,7 @@ def run(
     heartbeat_s: float | None,
     poll_s: float,
     drain_s: float,
+    keep_s: float,
     start_s: float,
     http: str | None,
     log_level: str,
@@ -131,7 +142,13 @@ def run(
     if processes < 1:
         raise ConfigError(f"--processes is {processes}; it must be at least 1.")
     settings = Settings(
-        slots=slots, lease_s=lease_s, heartbeat_s=heartbeat_s, poll_s=poll_s, drain_s=drain_s, start_s=start_s
+        slots=slots,
+        lease_s=lease_s,
+        heartbeat_s=heartbeat_s,
+        poll_s=poll_s,
+        drain_s=drain_s,
+        keep_s=keep_s,
+        start_s=start_s,
     )
     plan = _Plan(modules, database_url(database), schema_name(schema), settings, http, log_level)
     if os.environ.get(number_variable, "1") != "1":
@@ -265,6 +282,7 @@ def _options(plan: _Plan) -> list[str]:
         "--beat": settings.heartbeat_s,
         "--poll": settings.poll_s,
         "--drain": settings.drain_s,
+        "--keep": settings.keep_s,
         "--wait": settings.start_s,
         "--http": plan.http,
         "--log-level": plan.log_level,
