@@ -22,6 +22,7 @@ _modules = {
     "agents": "admin",
     "migrate": "admin",
     "doctor": "admin",
+    "prune": "prune",
     "bench": "bench",
 }
 

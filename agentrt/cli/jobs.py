@@ -15,7 +15,8 @@ from agentrt.cli.common import client_of, database_options, in_loop, json_option
 from agentrt.cli.reasons import why_line
 from agentrt.client import Client
 from agentrt.codec import storable_text
-from agentrt.errors import JobNotFound, UsageError
+from agentrt.durable.wait import missing
+from agentrt.errors import UsageError
 from agentrt.model import JobRow, State, require_name, require_within
 
 _states = [*(state.value for state in State), "pending"]  # pending: scheduled, ready or blocked, as the view has it
@@ -140,7 +141,7 @@ def show(job_id: int, database: str | None, schema: str, verbose: bool, as_json:
         async with client_of(database, schema) as client:
             row = await client.store.job(job_id)
             if row is None:
-                raise JobNotFound(job_id)
+                raise await missing(client.store, job_id)
             return row, await client.store.attempts_of(job_id), await client.store.steps_of(job_id)
 
     row, attempts, steps = in_loop(look())
@@ -249,14 +250,14 @@ def why(job_id: int, database: str | None, schema: str, as_json: bool) -> None:
 
 
 async def _explain(client: Client, job_id: int) -> tuple[str, str]:
-    """The job's state and the line about it. Raises `JobNotFound`."""
+    """The job's state and the line about it. Raises `JobNotFound`, `JobExpired`."""
     standing = await client.store.standing(job_id)
     head = None
     if standing is not None and standing["state"] == State.blocked and standing["head_id"] is not None:
         head = await client.store.standing(standing["head_id"])
     ended = await client.store.job(job_id) if standing is None else None
     if standing is None and ended is None:
-        raise JobNotFound(job_id)
+        raise await missing(client.store, job_id)
     return (standing or ended or {})["state"], why_line(standing, head, ended)
 
 
@@ -274,18 +275,18 @@ def retry(job_ids: tuple[int, ...], database: str | None, schema: str) -> None:
 
     async def work() -> bool:
         async with client_of(database, schema) as client:
-            return all([_say_retried(job_id, await client.store.retry(job_id)) for job_id in job_ids])
+            return all([await _say_retried(client, job_id, await client.store.retry(job_id)) for job_id in job_ids])
 
     sys.exit(0 if in_loop(work()) else 1)
 
 
-def _say_retried(job_id: int, state: str | None) -> bool:
+async def _say_retried(client: Client, job_id: int, state: str | None) -> bool:
     if state in (State.ready, State.scheduled):
         click.echo(f"job {job_id}: ready to run")
     elif state == State.blocked:
         click.echo(f"job {job_id}: runs when its key is free ('agentrt why {job_id}')")
     elif state is None:
-        render.complain(str(JobNotFound(job_id)))
+        render.complain(str(await missing(client.store, job_id)))
     else:
         render.complain(f"job {job_id} cannot be run again: it is {state}. Failed, cancelled and delayed jobs can.")
     return state in (State.ready, State.scheduled, State.blocked)
@@ -304,12 +305,14 @@ def cancel(job_ids: tuple[int, ...], database: str | None, schema: str, reason: 
 
     async def work() -> bool:
         async with client_of(database, schema) as client:
-            return all([_say_cancelled(job_id, await client.store.cancel(job_id, kept)) for job_id in job_ids])
+            return all(
+                [await _say_cancelled(client, job_id, await client.store.cancel(job_id, kept)) for job_id in job_ids]
+            )
 
     sys.exit(0 if in_loop(work()) else 1)
 
 
-def _say_cancelled(job_id: int, answer: str | None) -> bool:
+async def _say_cancelled(client: Client, job_id: int, answer: str | None) -> bool:
     good = {
         "cancelled": "cancelled",
         "requested": f"asked to stop; it ends when its coroutine has ('agentrt why {job_id}')",
@@ -318,7 +321,7 @@ def _say_cancelled(job_id: int, answer: str | None) -> bool:
     if answer in good:
         click.echo(f"job {job_id}: {good[answer]}")
     elif answer is None:
-        render.complain(str(JobNotFound(job_id)))
+        render.complain(str(await missing(client.store, job_id)))
     else:
         render.complain(f"job {job_id} cannot be cancelled: it has {answer}.")
     return answer in good

@@ -97,6 +97,8 @@ def _failure(text: str, child: int) -> Exception:
     data = cast("dict[str, Any]", codec.parse(text))
     if data["state"] == "timeout":
         return ReplyTimeout(child, float(data["error"]))
+    if data["state"] == "expired":
+        return JobExpired(child)
     if data["state"] == "cancelled":
         return JobCancelled(child, data["agent"], data["error"])
     return JobFailed(child, data["agent"], data["reason"] or "error", data["error"])

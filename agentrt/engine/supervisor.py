@@ -163,6 +163,7 @@ class Supervisor:
             "sweep": self._janitor.sweep,
             "beat": self._janitor.beat,
             "days": self._janitor.days,
+            "prune": self._janitor.prune,
             "cancels": self._janitor.cancels,
             "answers": self._answers.run,
         }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Protocol
 from uuid import UUID
@@ -34,6 +35,16 @@ from agentrt.model import (
 Heard = Callable[
     [str, str], None
 ]  # called with a channel ('ready', 'due', 'done', 'answer', 'cancel', 'bell') and its payload
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What one batch of pruning did. `mark`: where the next one goes on, None: nothing is left."""
+
+    removed: int  # jobs, one by one
+    spared: int  # jobs that leave with their day
+    days: int  # dropped
+    mark: tuple[str, int, str] | None  # partition, id, mode; see the migrations
 
 
 class Notifier(Protocol):
@@ -95,6 +106,9 @@ class Store(Protocol):
     async def tidy_leases(self) -> int: ...
     async def leave(self, supervisor: UUID) -> None: ...
     async def ensure_days(self, days: int) -> int: ...
+    async def prune(
+        self, keep_s: float, limit: int, *, partly: bool, mark: tuple[str, int, str] | None = None
+    ) -> Pruned | None: ...
     async def listen(self, heard: Heard) -> Notifier: ...
 
     async def job(self, job_id: int) -> JobRow | None: ...

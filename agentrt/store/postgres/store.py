@@ -28,11 +28,12 @@ from agentrt.store.postgres import migrate as migrating
 from agentrt.store.postgres.durable import DurableVerbs
 from agentrt.store.postgres.lane import connect, translated
 from agentrt.store.postgres.listener import PostgresNotifier
+from agentrt.store.postgres.retention import RetentionVerbs
 from agentrt.store.postgres.rows import claimed, failure_columns, reopened
 from agentrt.store.sql import migrations
 
 
-class PostgresStore(DurableVerbs):
+class PostgresStore(DurableVerbs, RetentionVerbs):
     """A store in one schema of one database. `twin()` is for another event loop."""
 
     def twin(self, timeout_s: float) -> PostgresStore:
@@ -237,18 +238,8 @@ class PostgresStore(DurableVerbs):
         await self._lanes.close_idle()
         return Beat(row["ready"], dict(zip(row["unknown"], row["unknown_jobs"], strict=True)))
 
-    async def tidy_leases(self) -> int:
-        (row,) = await self._main.fetch(self._sql["tidy_leases"])
-        count: int = row[0]
-        return count
-
     async def leave(self, supervisor: UUID) -> None:
         await self._main.fetch(self._sql["leave"], supervisor)
-
-    async def ensure_days(self, days: int) -> int:
-        (row,) = await self._main.fetch(self._sql["ensure_days"], days)
-        made: int = row[0]
-        return made
 
     async def listen(self, heard: Heard) -> PostgresNotifier:
         return await PostgresNotifier.open(self.dsn, self.schema, heard)

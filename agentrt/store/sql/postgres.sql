@@ -147,6 +147,10 @@ select agentrt.tidy_leases();
 -- Make the history partitions of the coming days. Returns: how many were made.
 select agentrt.ensure_days(:days);
 
+-- name: prune
+-- Remove one batch of what ended long ago. Returns: removed, spared, days, and where to go on; no row: another process does it.
+select * from agentrt.prune(:keep, :limit, :partly, :partition, :after, :mode);
+
 -- name: job
 -- One job with all that is kept of it. Returns: a row of all_jobs, or none.
 select * from agentrt.all_jobs where id = :id;

@@ -331,7 +331,10 @@ begin
            case when not u.asks then to_json(u.i) end, u.fi, u.pl, v_now + make_interval(secs => u.t), u.i
       from unnest(p_steps, v_ids, v_known, p_asks, p_timeouts, p_fingerprints, p_places) u(step, i, kn, asks, t, fi, pl)
      where u.kn is null;
-    perform agentrt.ask_existing(u.i) from unnest(v_ids, v_new, p_asks) u(i, n, asks) where u.asks and u.i <> u.n;
+    perform agentrt.answer(p_parent, u.step, null, json_build_object(     -- it was pruned since its dedup key was read
+              'job', u.i, 'agent', u.a, 'state', 'expired', 'reason', null, 'error', '')::text)
+       from unnest(v_ids, v_new, p_asks, p_steps, p_agents) u(i, n, asks, step, a)
+      where u.asks and u.i <> u.n and not agentrt.ask_existing(u.i);
   end if;
   return query select u.o::int, u.i, u.i <> u.n from unnest(v_ids, v_new) with ordinality u(i, n, o) order by u.o;
 end$$;
@@ -345,7 +348,7 @@ begin
   if found then
     return true;
   end if;
-  select h.agent into v_agent from agentrt.history h where h.id = p_child limit 1;
+  select h.agent into v_agent from agentrt.history h where h.id = p_child limit 1 for share;  -- not pruned before it has answered
   if not found then
     return false;
   end if;
