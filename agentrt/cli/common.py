@@ -1,4 +1,4 @@
-"""What the commands share: the options that say which database, and an event loop to run in."""
+"""What the commands share: the options that say which database, ids, and an event loop to run in."""
 
 from __future__ import annotations
 
@@ -12,9 +12,24 @@ import click
 
 from agentrt.client import Client, connect
 from agentrt.config import database_variable
+from agentrt.errors import UsageError
+
+_id_max = 2**63 - 1
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class JobId(click.ParamType[int]):
+    """A job's number, as the database has it."""
+
+    name = "id"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
+        if not (text.isascii() and text.isdigit() and len(text) < 20 and 0 < int(text) <= _id_max):
+            raise UsageError(f"{text[:60]!r} is no job id. An id is a whole number; see 'agentrt jobs'.")
+        return int(text)
 
 
 def database_options(command: F) -> F:

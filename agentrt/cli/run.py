@@ -100,6 +100,24 @@ class _Plan:
     help="At the start, the time to wait for a database that is not up yet.",
 )
 @click.option(
+    "--warm",
+    "warm_s",
+    default=_defaults.warm_s,
+    show_default=True,
+    envvar="AGENTRT_WARM_S",
+    metavar="S",
+    help="So long does a job that only waits stay in memory.",
+)
+@click.option(
+    "--step-bytes",
+    "step_bytes_max",
+    default=_defaults.step_bytes_max,
+    show_default=True,
+    envvar="AGENTRT_STEP_BYTES",
+    metavar="N",
+    help="The largest value of a step, as JSON.",
+)
+@click.option(
     "--http",
     metavar="HOST:PORT",
     envvar="AGENTRT_HTTP",
@@ -119,6 +137,8 @@ def run(
     poll_s: float,
     drain_s: float,
     start_s: float,
+    warm_s: float,
+    step_bytes_max: int,
     http: str | None,
     log_level: str,
 ) -> None:
@@ -131,7 +151,14 @@ def run(
     if processes < 1:
         raise ConfigError(f"--processes is {processes}; it must be at least 1.")
     settings = Settings(
-        slots=slots, lease_s=lease_s, heartbeat_s=heartbeat_s, poll_s=poll_s, drain_s=drain_s, start_s=start_s
+        slots=slots,
+        lease_s=lease_s,
+        heartbeat_s=heartbeat_s,
+        poll_s=poll_s,
+        drain_s=drain_s,
+        start_s=start_s,
+        warm_s=warm_s,
+        step_bytes_max=step_bytes_max,
     )
     plan = _Plan(modules, database_url(database), schema_name(schema), settings, http, log_level)
     if os.environ.get(number_variable, "1") != "1":
@@ -266,6 +293,8 @@ def _options(plan: _Plan) -> list[str]:
         "--poll": settings.poll_s,
         "--drain": settings.drain_s,
         "--wait": settings.start_s,
+        "--warm": settings.warm_s,
+        "--step-bytes": settings.step_bytes_max,
         "--http": plan.http,
         "--log-level": plan.log_level,
     }

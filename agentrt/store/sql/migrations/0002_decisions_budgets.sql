@@ -38,6 +38,9 @@ begin
   insert into agentrt.steps(job_id, step, kind, fence, done, fingerprint, place, due)
   values (p_id, p_step, 'decide', p_fence, false, p_fingerprint, p_place, v_now + make_interval(secs => p_within))
   on conflict do nothing;
+  if found then  -- a question of a step that was forgotten since (see retry, reopen) is not this one, and its links are void
+    delete from agentrt.decisions d where d.job_id = p_id and d.step = p_step;
+  end if;
   insert into agentrt.decisions(id, job_id, step, question, options, who, fallback, expires)
   select nextval(pg_get_serial_sequence('agentrt.jobs', 'id')), p_id, p_step, p_question, p_options, p_who, p_fallback, s.due
     from agentrt.steps s where s.job_id = p_id and s.step = p_step
