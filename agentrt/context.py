@@ -9,6 +9,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
+import shlex
 import sys
 import threading
 import time
@@ -145,11 +146,20 @@ class Attempt:
         if known is not None and known.mark is not None:
             same = known.mark.fingerprint in (None, mark.fingerprint)
             if known.kind != kind or not same:
-                self.stop("diverged", _difference(kind, mark, subject, known))
+                self.diverge(mark.id, *_difference(kind, mark, subject, known))
                 raise asyncio.CancelledError("diverged")
         if kind in ("ask", "decide"):
             self._hints_at_begin[step_id] = self.hints if known is None else -1  # what came with the claim is older
         return Begun(mark, known)
+
+    def diverge(self, step_id: str, recorded: str, found: str) -> None:
+        """The code does something else than what is recorded: the attempt ends, and costs nothing."""
+        remedy = f"agentrt retry {self.job.id} --from {shlex.quote(step_id)}"
+        self.stop("diverged", f"step {step_id} {recorded}; {found}. Put the code right, or forget the step: {remedy}")
+
+    async def perform(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Call the function of a step that has no outcome yet."""
+        return await call(fn, *args)
 
     async def record(self, record: StepRecord) -> StepState:
         """Store a step; returns what counts. Goes on through outages: the lease bounds it.
@@ -316,13 +326,12 @@ def _place() -> str:
     return f"{path.name}:{frame.f_lineno}"
 
 
-def _difference(kind: StepKind, mark: StepMark, subject: object, known: StepState) -> str:
+def _difference(kind: StepKind, mark: StepMark, subject: object, known: StepState) -> tuple[str, str]:
     """What was recorded, and what the code does instead."""
     assert known.mark is not None
     was = f"recorded as a {known.kind} at {known.mark.place} with {known.mark.fingerprint or 'no arguments'}"
     found = codec.storable_text(redact(codec.describe(subject)), 300)
-    now = f"now a {kind} at {mark.place} with {mark.fingerprint or 'no arguments'}: {found}"
-    return f"step {mark.id} {was}; {now}. Put the code right, or forget the step: agentrt retry ID --from {mark.id!r}"
+    return was, f"now a {kind} at {mark.place} with {mark.fingerprint or 'no arguments'}: {found}"
 
 
 def require_aware(name: str, moment: datetime) -> None:

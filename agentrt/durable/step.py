@@ -130,7 +130,7 @@ class _Try:
         timeout = asyncio.timeout(self._timeout_s)
         try:
             async with timeout:
-                return await call(fn, *args)
+                return await self._attempt.perform(fn, args)
         except TimeoutError:
             if timeout.expired():
                 raise StepTimeout(f"step {self._begun.mark.id} ran longer than {self._timeout_s:g} s") from None

@@ -259,6 +259,20 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
     async def steps_of(self, job_id: int) -> list[JobRow]:
         return await self._rows("steps_of", job_id)
 
+    async def waits_of(self, job_id: int, limit: int) -> list[JobRow]:
+        return await self._rows("waits_of", job_id, limit)
+
+    async def trace(self, job_id: int, jobs_max: int, steps_max: int) -> tuple[list[JobRow], list[JobRow]]:
+        """The jobs of the conversation that a job belongs to, the oldest ones, and their steps. No jobs: there is no such job."""
+        jobs = await self._rows("trace_jobs", job_id, jobs_max)
+        return jobs, await self._rows("trace_steps", [job["id"] for job in jobs], steps_max)
+
+    async def unfinished(self, agents: Collection[str], after: int, limit: int) -> list[Claimed]:
+        """Unfinished jobs that have recorded steps, by their ids, as a claim would hand them out; nothing is claimed."""
+        return [
+            claimed(row, set()) for row in await self._lanes.fetch(self._sql["unfinished"], list(agents), after, limit)
+        ]
+
     async def standing(self, job_id: int) -> JobRow | None:
         rows = await self._rows("standing", job_id)
         return rows[0] if rows else None

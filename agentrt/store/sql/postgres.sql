@@ -120,7 +120,7 @@ select * from agentrt.cancel_requests(:ids);
 select agentrt.cancel(:id, :reason, :tree);
 
 -- name: retry
--- Run an ended job again. Returns: its state now, null for no such job.
+-- Run an ended job again. Returns: its state now, 'no step' when it has no step :from_step, null for no such job.
 select agentrt.retry(:id, :from_step);
 
 -- name: was_issued
@@ -161,10 +161,68 @@ select attempt, fence, supervisor, reason, kind, text, traceback, claimed_at, en
   from agentrt.attempts where job_id = :id order by fence;
 
 -- name: steps_of
--- The recorded steps of a job, first first.
-select step, kind, done, fence, output::text as output, failure::text as failure, fingerprint, place, due, tries, child, usd, tokens,
-       recorded_at
+-- The recorded steps of a job, first first. state: done, failed, waits, or again (it failed, and the next attempt tries it anew).
+select step, kind, done,
+       case when done then case when failure is null then 'done' else 'failed' end
+            when kind = 'sleep' and due <= agentrt.agentrt_now() then 'done'
+            when kind = 'step' and due is null then 'again' else 'waits' end as state,
+       fence, output::text as output, failure::text as failure, fingerprint, place, due, tries, child, usd, tokens, recorded_at
   from agentrt.steps where job_id = :id order by seq;
+
+-- name: waits_of
+-- The steps that a job waits for, first first, with what answers them. Returns: up to :limit rows; waits: how many there are.
+select s.step, s.kind, s.tries, s.failure::text as failure, s.child, c.agent as child_agent, c.status as child_state,
+       d.id as decision, d.question, extract(epoch from s.due - agentrt.agentrt_now())::float8 as due_in_s,
+       count(*) over () as waits
+  from agentrt.steps s
+  left join agentrt.jobs c on c.id = s.child
+  left join agentrt.decisions d on d.job_id = s.job_id and d.step = s.step and d.answer is null
+ where s.job_id = :id and not s.done and (s.kind in ('ask', 'decide') or s.due > agentrt.agentrt_now())
+ order by s.seq limit :limit;
+
+-- name: trace_jobs
+-- The jobs of the conversation that a job belongs to, the oldest :limit, with what their steps spent and the budget that each has.
+-- began_at: the earliest sign of a run. Returns: rows in the order of their ids; none: there is no such job.
+with asked as (
+  select coalesce(a.root, a.id) as root
+    from (select id, root from agentrt.jobs where id = :id union all select id, root from agentrt.history where id = :id) a limit 1),
+tree as (
+  select id, agent, key, status as state, parent, root, hops, attempt, max_attempts, null::text as reason, last_error, created_at,
+         claimed_at, null::timestamptz as finished_at
+    from agentrt.jobs where id = (select root from asked) or root = (select root from asked)
+  union all
+  select id, agent, key, state, parent, root, hops, attempt, max_attempts, reason, last_error, created_at, claimed_at, finished_at
+    from agentrt.history where id = (select root from asked) or root = (select root from asked))
+select t.*, s.usd, s.tokens,
+       least(t.claimed_at, s.recorded_at, (select min(a.claimed_at) from agentrt.attempts a where a.job_id = t.id)) as began_at,
+       agentrt.agentrt_now() as now, b.id is not null as has_budget, b.usd as budget_usd, b.usd_max, b.tokens as budget_tokens,
+       b.tokens_max, b.jobs as budget_jobs, b.jobs_max
+  from (select * from tree order by id limit :limit) t
+  left join lateral (select sum(k.usd) as usd, sum(k.tokens)::bigint as tokens, min(k.recorded_at) as recorded_at
+                       from agentrt.steps k where k.job_id = t.id) s on true
+  left join agentrt.budgets b on b.id = t.id
+ order by t.id;
+
+-- name: trace_steps
+-- The steps of these jobs, up to :limit. Returns: job_id, step, kind, state (see steps_of), tries, child, usd, tokens.
+select job_id, step, kind,
+       case when done then case when failure is null then 'done' else 'failed' end
+            when kind = 'sleep' and due <= agentrt.agentrt_now() then 'done'
+            when kind = 'step' and due is null then 'again' else 'waits' end as state,
+       tries, child, usd, tokens
+  from agentrt.steps where job_id = any(:ids::bigint[]) order by job_id, seq limit :limit;
+
+-- name: unfinished
+-- Unfinished jobs of these agents that have recorded steps, those after the id :after, up to :limit. Returns: rows as of a claim.
+select j.id, j.fence, j.agent, j.key, j.attempt + case when j.status = 'running' then 0 else 1 end as attempt,
+       coalesce(j.max_attempts, 1) as max_attempts, j.payload::text as payload, j.priority, j.ord, coalesce(j.root, j.id) as root,
+       j.hops, null::float8 as deadline_s, j.account, j.alone, 0::float8 as lease_s, 0::float8 as waited_s,
+       (select t.value::text from agentrt.states t where t.agent = j.agent and t.key = j.key) as state,
+       agentrt.steps_json(j.id, agentrt.agentrt_now()) as steps
+  from agentrt.jobs j
+ where j.agent = any(:agents::text[]) and j.id > :after and j.fence > 0
+   and exists (select 1 from agentrt.steps s where s.job_id = j.id)
+ order by j.id limit :limit;
 
 -- name: jobs
 -- The newest jobs that match; null matches all. Returns: rows of all_jobs without payload and result.

@@ -65,6 +65,7 @@ create index jobs_alone   on agentrt.jobs(agent, priority, ord)  where status = 
 create index jobs_key     on agentrt.jobs(agent, key, kseq)      where key is not null;
 create index jobs_due     on agentrt.jobs(run_after, ord)        where status in ('scheduled', 'parked');
 create index jobs_running on agentrt.jobs(agent, lease_expires)  where status = 'running';
+create index jobs_root    on agentrt.jobs(root)                  where root is not null;  -- for `trace`; only followers pay
 
 -- Renewed leases, apart from the wide job row. Only jobs that outlive a third of their lease have a row.
 create table agentrt.leases(
@@ -82,6 +83,7 @@ create table agentrt.history(
 ) partition by range (finished_at);
 create index history_id on agentrt.history(id);
 create index history_finished on agentrt.history using brin(finished_at);
+create index history_root on agentrt.history(root) where root is not null;
 create table agentrt.history_default partition of agentrt.history default;  -- the net below the day partitions
 
 -- One row an attempt that did not succeed.
@@ -890,9 +892,16 @@ begin
   return case when v_status = 'running' then 'requested' else 'cancelled' end;
 end$$;
 
+-- Forget a step of a job and those begun after it; null forgets none. The caller holds the job, which nobody runs.
+create function agentrt.forget_from(p_id bigint, p_from text) returns void language sql
+set enable_seqscan = off set enable_bitmapscan = off as $$
+  delete from agentrt.steps s where s.job_id = p_id
+     and s.seq >= (select f.seq from agentrt.steps f where f.job_id = p_id and f.step = p_from)
+$$;
+
 -- Run a failed or cancelled job again, with its recorded steps and fresh attempts; a scheduled one at once.
 -- p_from: forget this step and those begun after it.
--- Returns 'ready' (or 'blocked': behind its key's head), or why not: the state that cannot be retried; null: no such job.
+-- Returns 'ready' (or 'blocked': behind its key's head), or why not: the state that cannot be retried, 'no step'; null: no such job.
 create function agentrt.retry(p_id bigint, p_from text) returns text language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -900,9 +909,13 @@ declare
   v_row agentrt.history;
   v_status text;
 begin
+  if p_from is not null and not exists (select 1 from agentrt.steps s where s.job_id = p_id and s.step = p_from) then
+    return (select 'no step' from agentrt.all_jobs a where a.id = p_id limit 1);
+  end if;
   update agentrt.jobs set status = 'ready', run_after = v_now, ord = nextval('agentrt.ord_seq')
    where id = p_id and coalesce(status, '') = 'scheduled' returning status into v_status;
   if v_status is not null then
+    perform agentrt.forget_from(p_id, p_from);
     return v_status;
   end if;
   select j.status into v_status from agentrt.jobs j where j.id = p_id;
@@ -914,10 +927,7 @@ begin
     return coalesce((select j.status from agentrt.jobs j where j.id = p_id),
                     (select h.state from agentrt.history h where h.id = p_id limit 1));
   end if;
-  if p_from is not null then
-    delete from agentrt.steps s where s.job_id = p_id
-       and s.seq >= (select f.seq from agentrt.steps f where f.job_id = p_id and f.step = p_from);
-  end if;
+  perform agentrt.forget_from(p_id, p_from);
   insert into agentrt.jobs(id, agent, key, priority, max_attempts, fence, created_at, run_after, parent, root, hops, account,
                            last_error, payload)
   values (p_id, v_row.agent, v_row.key, v_row.priority, v_row.max_attempts, v_row.fence, v_row.created_at, v_now, v_row.parent,
