@@ -68,8 +68,10 @@ def print_lines(lines: Iterable[Text]) -> None:
     """A drawing: each line cut to the width of a terminal; in a pipe plain and whole."""
     console = _console()
     for line in lines:
-        line.no_wrap, line.overflow = True, "ellipsis"
-        console.print(line, soft_wrap=not console.is_terminal, markup=False, highlight=False)
+        if console.is_terminal:
+            console.print(line, no_wrap=True, overflow="ellipsis", markup=False, highlight=False)
+        else:
+            console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def complain(text: str) -> None:

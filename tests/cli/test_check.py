@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
@@ -165,7 +166,7 @@ async def short(text: str) -> str:
 
 async def long(text: str) -> str:
     await step(fetch, text)
-    await agentrt.sleep(0)
+    await asyncio.sleep(0.01)
     return await step(store, text)
 
 @agent
@@ -196,7 +197,7 @@ async def test_only_so_many_jobs_are_replayed_as_asked(cli: Cli, start: Start, s
     steps = "job_id, step, kind, fence, done, output, fingerprint, place"
     await sql.run(
         f"insert into agentrt.steps({steps}) select j.id, {steps.removeprefix('job_id, ').replace('fence', 's.fence')}"
-        " from agentrt.steps s, agentrt.jobs j where s.job_id = $1 and j.id > $1 and j.status = 'parked'", first,
+        " from agentrt.steps s, agentrt.jobs j where s.job_id = $1 and j.id > $1 and j.agent = 'writer'", first,
     )  # fmt: skip
     few, all_of_them = await checked(cli, None, "--limit", "2"), await checked(cli, None)
     assert ([job["id"] for job in few["jobs"]][:1], few["checked"], few["cut"]) == ([first], 2, True)
@@ -209,3 +210,25 @@ async def test_modules_that_cannot_be_checked_are_wrong_usage(cli: Cli) -> None:
     (cli.folder / "agents.py").write_text(head + recorded)
     none = await cli("check", "agents.py", "--json")
     assert (none.code, none.value) == (0, {"ok": True, "checked": 0, "cut": False, "jobs": []})
+
+
+async def test_why_shows_both_sides_of_a_divergence_and_the_command_that_goes_on(
+    cli: Cli, start: Start, sql: Sql
+) -> None:
+    job_id = await park(cli, start, sql)
+    other = start(
+        "run", "agents.py", "--warm", "0.05", source=head + recorded.replace("(fetch, text)", "(fetch, text + '!')")
+    )
+    await other.until("supervisor.started")
+    await cli("decide", job_id, "yes")
+    await sql.until(job_id, "failed")
+    line = (await cli("why", job_id, "--json")).value["why"]
+    assert "its code no longer does what was recorded: Diverged: step fetch#0 recorded as a step at agents.py:" in line
+    assert "now a step at agents.py:" in line
+    assert "('otters!',)" in line
+    command = f"agentrt retry {job_id} --from 'fetch#0'"
+    assert line.endswith(command)
+    assert (await cli(*shlex.split(command)[1:])).code == 0
+    await sql.until(job_id, "running", "parked")
+    assert await sql.value("select count(*) from agentrt.steps where job_id = $1 and step = 'store#0'", job_id) == 0
+    await other.stop()

@@ -14,6 +14,7 @@ from agentrt.cli import main
 from agentrt.client import Client
 from agentrt.errors import JobFailed
 from tests.cli.conftest import Cli
+from tests.cli.test_jobs import colour, on_terminal
 from tests.conftest import supervising
 from tests.support import Sql, eventually
 
@@ -156,6 +157,19 @@ async def test_a_tree_that_is_too_large_is_cut_and_says_so(
     printed = capsys.readouterr()
     assert len(printed.out.splitlines()) == 6
     assert "the tree is cut: its oldest 5 jobs" in printed.err
+
+
+async def test_a_terminal_gets_a_tree_of_its_width(cli: Cli, sql: Sql) -> None:
+    root = await sql.value("insert into agentrt.jobs(agent) values ('a') returning id")
+    await sql.run(
+        "insert into agentrt.jobs(agent, parent, root, last_error) values ('b', $1, $1, $2)", root, "no " * 100
+    )
+    shown = await asyncio.to_thread(on_terminal, cli, 60, "trace", str(root), environ={"TERM": "xterm-256color"})
+    lines = colour.sub("", shown).splitlines()
+    assert len(lines) == 4
+    assert all(len(line) <= 60 for line in lines)
+    assert lines[2].rstrip().endswith("…")
+    assert "\x1b[34mready" in shown
 
 
 async def test_a_tree_is_found_by_its_root(sql: Sql) -> None:
