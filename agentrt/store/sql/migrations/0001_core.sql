@@ -277,7 +277,8 @@ end$$;
 -- Insert a batch: from outside (p_parent null), or as steps of an attempt, each message at most once a step.
 -- p_asks: the step waits for the job's end, at most p_timeouts seconds. p_dones: the step's answer to a job that exists.
 -- Returns one row a message, in order; none: the attempt has lost its job, and nothing was sent.
--- Locks: the sender; the dedup keys, then the mailboxes, each in byte order, so that two batches never wait for each other.
+-- Locks: the dedup keys, then the mailboxes, each in byte order, then the sender: those who end jobs lock the mailboxes before the
+-- rows of the askers, too, so nobody waits in a circle.
 create function agentrt.send(
   p_agents text[], p_keys text[], p_priorities int2[], p_delays float8[], p_run_ats timestamptz[], p_max_attempts int[],
   p_payloads text[], p_dedups text[], p_deadlines float8[], p_watched boolean[], p_parent bigint, p_fence bigint, p_steps text[],
@@ -295,7 +296,7 @@ declare
 begin
   select j.id, coalesce(j.root, j.id) as root, j.hops, j.deadline, j.account, j.key is not null or j.asked as holds_a_mailbox
     into v_parent from agentrt.jobs j
-   where j.id = p_parent and j.fence = p_fence and coalesce(j.status, '') = 'running' for share;
+   where j.id = p_parent and j.fence = p_fence and coalesce(j.status, '') = 'running';
   if p_parent is not null and not found then
     return;
   end if;
@@ -312,6 +313,14 @@ begin
   perform agentrt.lock_key(k.a, k.k) from (
     select distinct u.a collate "C" as a, u.k collate "C" as k from unnest(p_agents, p_keys) u(a, k)
      where u.k is not null order by 1, 2) k;
+  if p_parent is not null then
+    perform 1 from agentrt.jobs j
+      where j.id = p_parent and j.fence = p_fence and coalesce(j.status, '') = 'running' for share;
+    if not found then   -- it was lost while this waited
+      delete from agentrt.dedups x where x.job_id = any(v_new);
+      return;
+    end if;
+  end if;
   v_now := agentrt.agentrt_now();
   v_ids := array(select coalesce(u.kn, (select x.job_id from agentrt.dedups x where x.agent = u.a and x.dedup = u.d), u.i)
                    from unnest(p_agents, p_dedups, v_new, v_known) with ordinality u(a, d, i, kn, o) order by u.o);
@@ -877,6 +886,7 @@ begin
      where p_tree)
   select array_agg(id) into v_ids from tree;
   perform agentrt.lock_keys_of(v_ids);
+  perform agentrt.lock_askers(v_ids);  -- with the jobs, in one order
   perform 1 from agentrt.jobs j where j.id = any(v_ids) order by j.id for update;
   select j.status into v_status from agentrt.jobs j where j.id = p_id;
   if v_status is null then
