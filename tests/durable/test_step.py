@@ -400,7 +400,7 @@ async def test_other_arguments_than_recorded_end_the_job_as_diverged_until_the_s
         assert "step it#0 recorded as a step at" in text
         assert "now a step at" in text
         assert "'new'" in text
-        assert "agentrt retry ID --from 'it#0'" in text
+        assert "agentrt retry 1 --from 'it#0'" in text
         assert await sql.value("select attempt from agentrt.history") == 1, "it costs no attempt"
 
         assert await store.retry(job.id, "it#0") == "ready"
