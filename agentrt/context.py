@@ -218,6 +218,11 @@ class Attempt:
             self._park_timer.cancel()
             self._park_timer = None
 
+    def leave_memory(self) -> None:
+        """The process is to end: park as soon as it only waits, and now if it does."""
+        self.warm_s = 0.0
+        self._park()
+
     def _park(self) -> None:
         if not self._slotless or self._shields:
             return

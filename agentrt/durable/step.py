@@ -113,18 +113,24 @@ class _Try:
         self._tries = tries
 
     async def run(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> StepState:
+        with self._attempt.working(
+            self._begun.mark.id
+        ):  # the record included: what has happened is not parked unrecorded
+            record = await self._record(fn, args)
+            state = await self._attempt.record(record)
+        await raise_when_exceeded(self._attempt, state)
+        return state
+
+    async def _record(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> StepRecord:
         with spending() as spent:
             try:
-                with self._attempt.working(self._begun.mark.id):
-                    value = await self._call(fn, args)
+                value = await self._call(fn, args)
                 record = StepRecord(self._begun.mark, output=self._encoded(value), tries=self._tries)
             except Exception as error:
                 if self._attempt.stop_reason is not None:
                     raise  # what a cancellation became on its way out is no outcome
                 record = self._failure(error)
-        state = await self._attempt.record(spent.on(record))
-        await raise_when_exceeded(self._attempt, state)
-        return state
+        return spent.on(record)
 
     async def _call(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         timeout = asyncio.timeout(self._timeout_s)

@@ -92,8 +92,8 @@ async def _once(
     kwargs: dict[str, Any],
     adapter: codec.Adapter,
 ) -> StepState:
-    try:
-        with attempt.working(begun.mark.id):
+    with attempt.working(begun.mark.id):
+        try:
             async with attempt.store.transaction() as connection:
                 token = joined.set(connection)
                 try:
@@ -102,12 +102,12 @@ async def _once(
                     joined.reset(token)
                 output = _encoded(value, adapter, begun, attempt.value_bytes_max)
                 return await attempt.store.record(attempt.owner, StepRecord(begun.mark, output=output), connection)
-    except (RetryAfter, StoreError):
-        raise
-    except Exception as error:
-        if attempt.stop_reason is not None:
+        except (RetryAfter, StoreError):
             raise
-        return await attempt.record(StepRecord(begun.mark, failure=fault.encode(error)))
+        except Exception as error:
+            if attempt.stop_reason is not None:
+                raise
+            return await attempt.record(StepRecord(begun.mark, failure=fault.encode(error)))
 
 
 def _encoded(value: Any, adapter: codec.Adapter, begun: Begun, bytes_max: int) -> str:

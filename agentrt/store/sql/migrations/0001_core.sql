@@ -275,7 +275,7 @@ end$$;
 -- ------------------------------------------------------------------------------------------------ send
 
 -- Insert a batch: from outside (p_parent null), or as steps of an attempt, each message at most once a step.
--- p_asks: the step waits for the job's end, at most p_timeouts seconds. p_dones: the step's answer to a job that exists.
+-- p_asks: the step waits for the job's end, at most p_timeouts seconds.
 -- Returns one row a message, in order; none: the attempt has lost its job, and nothing was sent.
 -- Locks: the dedup keys, then the mailboxes, each in byte order, then the sender: those who end jobs lock the mailboxes before the
 -- rows of the askers, too, so nobody waits in a circle.
