@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 root = Path(__file__).parent.parent
+environ = {
+    name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+}  # it would shadow what is installed
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run([*map(str, command)], cwd=cwd, capture_output=True, text=True, check=False)
+    done = subprocess.run([*map(str, command)], cwd=cwd, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -42,7 +45,7 @@ def test_the_wheel_installs_beside_openai_agents_and_runs_the_agents_that_ship(t
     supervisor = subprocess.Popen(
         [programs / "agentrt", "run", "agentrt.agents"],
         cwd=tmp_path,
-        env={**os.environ, "AGENTRT_DATABASE_URL": database},
+        env={**environ, "AGENTRT_DATABASE_URL": database},
         stderr=subprocess.PIPE,
         text=True,
     )
