@@ -62,6 +62,7 @@ class Wait:
 
     answer: asyncio.Future[StepState]
     due: float | None
+    timer: asyncio.Timeout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,7 @@ class Attempt:
         self.waits[step_id] = wait
         self._weigh()
         try:
-            async with asyncio.timeout(None if due is None else max(0.0, due - time.monotonic())):
+            async with asyncio.timeout(None if due is None else max(0.0, due - time.monotonic())) as wait.timer:
                 return await wait.answer
         except TimeoutError:
             return None
@@ -181,6 +182,14 @@ class Attempt:
             if self.waits.get(step_id) is wait:
                 del self.waits[step_id]
             self._weigh()
+
+    def clock_moved(self, seconds: float) -> None:
+        """The database's time was set ahead (by a test): what waits for a moment of it is that much nearer."""
+        for wait in self.waits.values():
+            if wait.due is not None and wait.timer is not None and not wait.timer.expired():
+                wait.due -= seconds
+                left_s = max(0.0, wait.due - time.monotonic())
+                wait.timer.reschedule(asyncio.get_running_loop().time() + left_s)
 
     def answered(self, step_id: str, state: StepState) -> None:
         """The step has its outcome."""

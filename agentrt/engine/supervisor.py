@@ -98,6 +98,13 @@ class Supervisor:
         }
         return {"ok": self.ready and all(checks.values()), **checks, "failed_loops": dict(self._failed_loops)}
 
+    def clock_moved(self, seconds: float) -> None:
+        """The database's time was set ahead (by a test): look at all that was timed by it."""
+        for attempt in self._runner.attempts.values():
+            attempt.clock_moved(seconds)
+        self._janitor.due_bell.ring()
+        self._janitor.beat_bell.ring()
+
     @property
     def slots(self) -> int:
         return self._settings.slots
