@@ -170,6 +170,8 @@ class Attempt:
 
     async def until(self, step_id: str, due: float | None) -> StepState | None:
         """Wait for a step's answer, holding no slot; None: `due` (on the monotonic clock) has come first."""
+        if due is not None and due <= time.monotonic():
+            return None  # not a wait that could be parked: the job would be ready at once, and never come further
         wait = Wait(asyncio.get_running_loop().create_future(), due)
         self.waits[step_id] = wait
         self._weigh()
@@ -209,6 +211,11 @@ class Attempt:
         elif self._park_timer is not None:
             self._park_timer.cancel()
             self._park_timer = None
+
+    def cool(self) -> None:
+        """The process is about to end: what waits does so in the database from now on."""
+        self.warm_s = 0.0
+        self._park()
 
     def _park(self) -> None:
         if not self._slotless or self._shields:

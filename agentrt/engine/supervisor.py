@@ -281,6 +281,8 @@ class Supervisor:
         with suppress(TimeoutError):  # what a claim on its way still brings is run or handed back like the rest
             async with asyncio.timeout(max(self._settings.drain_s, hand_back_s)):
                 await self._claimer.ended.wait()
+        for attempt in list(self._runner.attempts.values()):
+            attempt.cool()
         await self._until_idle(self._settings.drain_s, hurry=True)
         left = list(self._runner.attempts.values())
         if left:

@@ -76,6 +76,18 @@ async def test_an_ask_times_out_when_the_clock_is_moved(
         assert await job.result(timeout_s=30) == "too late"
 
 
+async def test_a_supervisor_that_ends_does_not_wait_for_jobs_that_only_wait(
+    database: str, client: agentrt.Client, sql: Sql
+) -> None:
+    async with supervising(database, napper, drain_s=60):
+        job = await napper.send(3600)
+        await waits(sql, "sleep#0")
+        began = time.monotonic()
+    assert time.monotonic() - began < 20
+    assert await sql.state(job.id) == "parked"
+    assert (await sql.job(job.id))["attempt_count"] == 0
+
+
 async def test_delays_and_retries_end_when_the_clock_is_moved(
     database: str, client: agentrt.Client, sql: Sql, clock: Clock
 ) -> None:
