@@ -63,6 +63,7 @@ class Wait:
 
     answer: asyncio.Future[StepState]
     due: float | None
+    timer: asyncio.Timeout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +185,15 @@ class Attempt:
 
     async def until(self, step_id: str, due: float | None) -> StepState | None:
         """Wait for a step's answer, holding no slot; None: `due` (on the monotonic clock) has come first."""
+        if due is not None and due <= time.monotonic():
+            return None  # not a wait that could be parked: the job would be ready at once, and never come further
         wait = Wait(asyncio.get_running_loop().create_future(), due)
         self.waits[step_id] = wait
         self._weigh()
         if self._hints_at_begin.pop(step_id, self.hints) != self.hints:
             self.on_unheard()
         try:
-            async with asyncio.timeout(None if due is None else max(0.0, due - time.monotonic())):
+            async with asyncio.timeout(None if due is None else max(0.0, due - time.monotonic())) as wait.timer:
                 return await wait.answer
         except TimeoutError:
             return None
@@ -198,6 +201,14 @@ class Attempt:
             if self.waits.get(step_id) is wait:
                 del self.waits[step_id]
             self._weigh()
+
+    def clock_moved(self, seconds: float) -> None:
+        """The database's time was set ahead (by a test): what waits for a moment of it is that much nearer."""
+        for wait in self.waits.values():
+            if wait.due is not None and wait.timer is not None and not wait.timer.expired():
+                wait.due -= seconds
+                left_s = max(0.0, wait.due - time.monotonic())
+                wait.timer.reschedule(asyncio.get_running_loop().time() + left_s)
 
     def answered(self, step_id: str, state: StepState) -> None:
         """The step has its outcome."""

@@ -98,6 +98,13 @@ class Supervisor:
         }
         return {"ok": self.ready and all(checks.values()), **checks, "failed_loops": dict(self._failed_loops)}
 
+    def clock_moved(self, seconds: float) -> None:
+        """The database's time was set ahead (by a test): look at all that was timed by it."""
+        for attempt in list(self._runner.attempts.values()):
+            attempt.clock_moved(seconds)
+        self._janitor.due_bell.ring()
+        self._janitor.beat_bell.ring()
+
     @property
     def slots(self) -> int:
         return self._settings.slots
@@ -275,7 +282,7 @@ class Supervisor:
         with suppress(TimeoutError):  # what a claim on its way still brings is run or handed back like the rest
             async with asyncio.timeout(max(self._settings.drain_s, hand_back_s)):
                 await self._claimer.ended.wait()
-        for attempt in self._runner.attempts.values():
+        for attempt in list(self._runner.attempts.values()):
             attempt.leave_memory()  # what waits for hours is not waited for here
         await self._until_idle(self._settings.drain_s, hurry=True)
         left = list(self._runner.attempts.values())
