@@ -13,8 +13,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from agentrt import codec
+from agentrt.calls import call
 from agentrt.client import Client, Job, find_client
-from agentrt.context import call, require_aware, running
+from agentrt.context import require_aware, running
 from agentrt.durable.send import send_as_steps
 from agentrt.durable.transaction import joined
 from agentrt.durable.wait import reply

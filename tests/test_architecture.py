@@ -26,6 +26,7 @@ floors = {
     "agentrt.config": 0,
     "agentrt.store": 1,
     "agentrt.agent": 2,
+    "agentrt.calls": 2,
     "agentrt.context": 2,
     "agentrt.durable": 2,
     "agentrt.client": 2,

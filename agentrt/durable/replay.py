@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from agentrt.agent import Agent
+from agentrt.calls import call
 from agentrt.client import Client
-from agentrt.context import Attempt, Begun, attempt_of, call, running
+from agentrt.context import Attempt, Begun, attempt_of, running
 from agentrt.durable import fault
 from agentrt.durable.branch import TaskFactory
 from agentrt.model import Claimed, StepKind, StepState

@@ -7,7 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from agentrt import codec
-from agentrt.context import Attempt, Begun, call, plain, running
+from agentrt.calls import call, plain
+from agentrt.context import Attempt, Begun, running
 from agentrt.durable import fault
 from agentrt.durable.budget import raise_when_exceeded, spending
 from agentrt.errors import Fail, PayloadInvalid, RetryAfter, StepTimeout, UsageError

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from agentrt import codec
-from agentrt.context import Attempt, Begun, outage, plain, running
+from agentrt.calls import plain
+from agentrt.context import Attempt, Begun, outage, running
 from agentrt.durable import fault
 from agentrt.durable.step import name_of, outcome_of
 from agentrt.errors import Fail, PayloadInvalid, RetryAfter, StoreError, StoreUnavailable, UsageError

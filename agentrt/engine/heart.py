@@ -21,8 +21,9 @@ from typing import Any
 
 import structlog
 
+from agentrt.calls import in_thread
 from agentrt.config import Settings, redact
-from agentrt.context import Attempt, in_thread, running
+from agentrt.context import Attempt, running
 from agentrt.engine.stats import Stats
 from agentrt.errors import AgentrtError
 from agentrt.store import Store

@@ -12,9 +12,10 @@ import structlog
 
 from agentrt import codec
 from agentrt.agent import Agent
+from agentrt.calls import call
 from agentrt.client import Client
 from agentrt.config import Settings, redact
-from agentrt.context import Attempt, call, running, through_outages
+from agentrt.context import Attempt, running, through_outages
 from agentrt.durable import fault
 from agentrt.durable.key_state import changed_state
 from agentrt.engine.committer import Committer

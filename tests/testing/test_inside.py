@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,8 @@ import agentrt
 from agentrt import ReplyTimeout, Retry, agent
 from agentrt.testing import Clock, supervising, throwaway_database
 from tests.support import Sql, eventually
+
+pytestmark = pytest.mark.timeout(300)  # some run a pytest of their own
 
 
 @agent
@@ -128,6 +131,14 @@ async def test_a_throwaway_database_has_the_tables_and_is_gone_afterwards() -> N
     await connection.close(timeout=5)
 
 
+def run_pytest(folder: Path, environ: dict[str, str]) -> str:
+    """The tests in a folder, run as its user would; returns what was printed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "--rootdir", str(folder), str(folder)]
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 users_test = """
     import agentrt
     from agentrt.testing import supervising
@@ -151,6 +162,15 @@ users_test = """
 """
 
 
+def test_the_examples_of_the_docs_hold(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+    blocks = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL)
+    assert [name for name, _ in blocks] == ["agents.py", "test_agents.py", "conftest.py", "test_reminder.py"]
+    for name, code in blocks:
+        (tmp_path / name).write_text(code)
+    assert "2 passed" in run_pytest(tmp_path, dict(os.environ))
+
+
 @pytest.mark.parametrize("server", ["given", "embedded"])
 def test_the_fixtures_serve_a_user_of_pytest(tmp_path: Path, server: str) -> None:
     if server == "given" and "AGENTRT_TEST_DATABASE_URL" not in os.environ:
@@ -161,17 +181,4 @@ def test_the_fixtures_serve_a_user_of_pytest(tmp_path: Path, server: str) -> Non
     environ = {
         name: value for name, value in os.environ.items() if server == "given" or name != "AGENTRT_TEST_DATABASE_URL"
     }
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-o",
-        "asyncio_mode=auto",
-        "--rootdir",
-        str(tmp_path),
-        str(tmp_path),
-    ]
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "2 passed" in run_pytest(tmp_path, environ)
