@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 from agentrt import codec
 from agentrt.context import Attempt, Begun, call, plain, running
 from agentrt.durable import fault
-from agentrt.durable.budget import raise_when_exceeded, spending
+from agentrt.durable.budget import ask_again, raise_when_exceeded, spending
 from agentrt.errors import Fail, PayloadInvalid, RetryAfter, StepTimeout, UsageError
 from agentrt.model import Retry, StepRecord, StepState, delay_s_max, require_within, retry_after_s_min
 
@@ -66,6 +66,8 @@ async def step(
     adapter = codec.result_adapter(plain(fn))
     begun = attempt.begin("step", name or name_of(fn), args)
     state = begun.known
+    if state is not None:
+        await ask_again(attempt, begun.mark.id)
     while state is None or not state.done:
         tries = state.tries if state is not None else 0
         if state is not None and state.due is not None:
@@ -123,7 +125,7 @@ class _Try:
                     raise  # what a cancellation became on its way out is no outcome
                 record = self._failure(error)
         state = await self._attempt.record(spent.on(record))
-        await raise_when_exceeded(self._attempt, state)
+        await raise_when_exceeded(self._attempt, state, self._begun.mark.id)
         return state
 
     async def _call(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:

@@ -756,7 +756,8 @@ end$$;
 -- that this has used up. The share lock keeps a sweep from slipping between the look and the insert.
 create function agentrt.record(
   p_ids bigint[], p_fences bigint[], p_steps text[], p_kinds text[], p_dones boolean[], p_outputs text[], p_failures text[],
-  p_fingerprints text[], p_places text[], p_waits float8[], p_tries int[], p_usd text[], p_tokens bigint[])
+  p_fingerprints text[], p_places text[], p_waits float8[], p_tries int[], p_usd text[], p_tokens bigint[],
+  p_covered_usd text[], p_covered_tokens bigint[])
 returns table(n int, owned boolean, done boolean, output text, failure text, due_s float8, child bigint, exceeded text)
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
@@ -765,13 +766,14 @@ set enable_hashjoin = off as $$
 declare
   v_owned bigint[];
   v_now timestamptz;
+  v_written text[];
   v_exceeded text;
 begin
   v_owned := array(select j.id from unnest(p_ids, p_fences) u(id, fence)
                      join agentrt.jobs j on j.id = u.id and j.fence = u.fence and coalesce(j.status, '') = 'running'
                     where j.id = any(p_ids) for share of j);
   v_now := agentrt.agentrt_now();
-  insert into agentrt.steps as s (job_id, step, kind, fence, done, output, failure, fingerprint, place, due, tries, usd, tokens)
+  with w as (insert into agentrt.steps as s (job_id, step, kind, fence, done, output, failure, fingerprint, place, due, tries, usd, tokens)
   select u.id, u.step, u.kind, u.fence, u.done, u.output::json, u.failure::json, u.fingerprint, u.place,
          v_now + make_interval(secs => u.wait), u.tries, u.usd::numeric, u.tokens
     from unnest(p_ids, p_fences, p_steps, p_kinds, p_dones, p_outputs, p_failures, p_fingerprints, p_places, p_waits, p_tries, p_usd,
@@ -782,9 +784,16 @@ begin
          due = case when s.kind = 'sleep' then s.due else excluded.due end,  -- a sleep that is told again does not begin anew
          tries = excluded.tries, usd = coalesce(s.usd, 0) + excluded.usd, tokens = coalesce(s.tokens, 0) + excluded.tokens,
          recorded_at = v_now
-   where not s.done;
-  if p_usd is not null then
-    v_exceeded := (select agentrt.charge(j.account, u.usd::numeric, u.tokens) from unnest(p_ids, p_usd, p_tokens) u(id, usd, tokens)
+   where not s.done   -- nor is a wait written again, whose answer was lost
+     and not (not excluded.done and s.fence = excluded.fence and s.tries = excluded.tries and s.due > v_now)
+  returning s.job_id, s.step)
+  select coalesce(array_agg(w.job_id || '/' || w.step), '{}') into v_written from w;
+  if p_usd is not null then   -- what a reservation covers is booked already
+    v_exceeded := (select agentrt.charge(j.account, (u.usd::numeric - u.covered_usd::numeric) * w.times,
+                                         (u.tokens - u.covered_tokens) * w.times)
+                     from unnest(p_ids, p_steps, p_usd, p_tokens, p_covered_usd, p_covered_tokens)
+                          u(id, step, usd, tokens, covered_usd, covered_tokens)
+                    cross join lateral (select (u.id || '/' || u.step = any(v_written))::int as times) w
                      join agentrt.jobs j on j.id = u.id where j.id = any(v_owned) and j.account is not null limit 1);
   end if;
   return query
