@@ -144,6 +144,8 @@ class StepRecord:
     tries: int = 0
     usd: Decimal | None = None
     tokens: int | None = None
+    covered_usd: Decimal = Decimal(0)  # how much of it was reserved, and so is booked already
+    covered_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

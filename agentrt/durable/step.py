@@ -10,7 +10,7 @@ from agentrt import codec
 from agentrt.calls import call, plain
 from agentrt.context import Attempt, Begun, running
 from agentrt.durable import fault
-from agentrt.durable.budget import raise_when_exceeded, spending
+from agentrt.durable.budget import ask_again, raise_when_exceeded, spending
 from agentrt.errors import Fail, PayloadInvalid, RetryAfter, StepTimeout, UsageError
 from agentrt.model import Retry, StepRecord, StepState, delay_s_max, require_within, retry_after_s_min
 
@@ -67,6 +67,8 @@ async def step(
     adapter = codec.result_adapter(plain(fn))
     begun = attempt.begin("step", name or name_of(fn), args)
     state = begun.known
+    if state is not None:
+        await ask_again(attempt, begun.mark.id)
     while state is None or not state.done:
         tries = state.tries if state is not None else 0
         if state is not None and state.due is not None:
@@ -119,7 +121,7 @@ class _Try:
         ):  # the record included: what has happened is not parked unrecorded
             record = await self._record(fn, args)
             state = await self._attempt.record(record)
-        await raise_when_exceeded(self._attempt, state)
+        await raise_when_exceeded(self._attempt, state, self._begun.mark.id)
         return state
 
     async def _record(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> StepRecord:

@@ -43,7 +43,7 @@ select * from agentrt.park(:ids, :fences, :waits, :wait_ids, :wait_steps, :limit
 -- name: record
 -- Record steps under their jobs' fences. Returns: n, owned, done, output, failure, due_s, child, exceeded, in order.
 select * from agentrt.record(:ids, :fences, :steps, :kinds, :dones, :outputs, :failures, :fingerprints, :places, :waits, :tries, :usd,
-                             :tokens);
+                             :tokens, :covered_usd, :covered_tokens);
 
 -- name: await_job
 -- Wait as a step for a job that exists. Returns: owned, done, output, failure, due_s, child (null: no such job).
@@ -96,8 +96,8 @@ select * from agentrt.reserve(:id, :fence, :usd, :tokens);
 select agentrt.settle(:id, :usd, :tokens);
 
 -- name: extend_budget
--- Grant once more what was granted at first.
-select agentrt.extend_budget(:account);
+-- Grant once more what was granted at first, once a question.
+select agentrt.extend_budget(:account, :job_id, :step);
 
 -- name: renew
 -- Renew leases. Returns: the ids still owned.

@@ -15,6 +15,7 @@ create table agentrt.decisions(
   answer     text,
   answered_by text,
   answered_at timestamptz,
+  granted    boolean not null default false,  -- of a budget that is used up: the answer has been followed
   created_at timestamptz not null default agentrt.agentrt_now(),
   unique (job_id, step)
 );
@@ -202,9 +203,10 @@ begin
   end loop;
 end$$;
 
--- Somebody said 'continue': once more what was granted at first.
-create function agentrt.extend_budget(p_account bigint) returns void language sql as $$
+-- Somebody said 'continue' to this question: once more what was granted at first, once.
+create function agentrt.extend_budget(p_account bigint, p_job bigint, p_step text) returns void language sql as $$
+  with g as (update agentrt.decisions d set granted = true where d.job_id = p_job and d.step = p_step and not d.granted returning 1)
   update agentrt.budgets set usd_max = greatest(usd, usd_max) + usd_grant, tokens_max = greatest(tokens, tokens_max) + tokens_grant,
                              jobs_max = greatest(jobs, jobs_max) + jobs_grant
-   where id = p_account
+   where id = p_account and exists (select 1 from g)
 $$;
