@@ -144,7 +144,7 @@ class StepRecord:
     tries: int = 0
     usd: Decimal | None = None
     tokens: int | None = None
-    covered_usd: Decimal = Decimal(0)  # how much of it was reserved, and so is booked already
+    covered_usd: Decimal = Decimal(0)  # how much of both was reserved, and so is booked already
     covered_tokens: int = 0
 
 
