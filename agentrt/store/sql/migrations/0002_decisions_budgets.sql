@@ -58,6 +58,7 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 #variable_conflict use_column
 declare
   v_job bigint;
+  v_lives boolean;
   v_row agentrt.decisions;
   v_output text;
 begin
@@ -65,6 +66,7 @@ begin
    where d.id = p_id or d.id = (select min(o.id) from agentrt.decisions o where o.job_id = p_id and o.answer is null having count(*) = 1)
    order by d.id limit 1;
   perform 1 from agentrt.jobs j where j.id = v_job for no key update;  -- before the question, as an attempt that waits does
+  v_lives := found;
   select d.* into v_row from agentrt.decisions d
    where d.id = p_id or d.id = (select min(o.id) from agentrt.decisions o where o.job_id = p_id and o.answer is null having count(*) = 1)
    order by d.id limit 1 for update;
@@ -73,6 +75,8 @@ begin
   end if;
   if v_row.answer is not null then
     verdict := 'already';
+  elsif not v_lives then
+    verdict := 'closed';
   elsif v_row.expires <= agentrt.agentrt_now() then
     verdict := 'expired';
   elsif p_option <> all(v_row.options) then
@@ -86,7 +90,7 @@ begin
       returning d.* into v_row;
       verdict := 'accepted';
     else
-      verdict := case when exists (select 1 from agentrt.jobs j where j.id = v_row.job_id) then 'expired' else 'closed' end;
+      verdict := 'expired';
     end if;
   end if;
   return query select verdict, v_row.id, v_row.question, v_row.options, v_row.who, v_row.answer, v_row.answered_by;
