@@ -76,10 +76,10 @@ begin
   end if;
   if v_row.answer is not null then
     verdict := 'already';
-  elsif v_row.expires <= agentrt.agentrt_now() then
-    verdict := 'expired';
   elsif not v_live then
     verdict := 'closed';
+  elsif v_row.expires <= agentrt.agentrt_now() then
+    verdict := 'expired';
   elsif p_option <> all(v_row.options) then
     verdict := 'option';
   elsif p_by <> all(v_row.who) then
