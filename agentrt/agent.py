@@ -20,19 +20,8 @@ from agentrt.durable.send import send_as_steps
 from agentrt.durable.transaction import joined
 from agentrt.durable.wait import reply
 from agentrt.errors import UsageError
-from agentrt.model import (
-    AgentPolicy,
-    Budget,
-    NewJob,
-    Order,
-    Retry,
-    attempts_max,
-    delay_s_max,
-    priority_lowest,
-    require_name,
-    require_whole,
-    require_within,
-)
+from agentrt.limits import attempts_max, delay_s_max, priority_lowest, require_name, require_whole, require_within
+from agentrt.model import AgentPolicy, Budget, NewJob, Order, Retry
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -23,7 +23,7 @@ from pydantic_core import PydanticSerializationError
 from typing_extensions import TypedDict
 
 from agentrt.errors import PayloadInvalid, PayloadTooLarge, UsageError
-from agentrt.model import error_chars_max, payload_bytes_max
+from agentrt.limits import error_chars_max, payload_bytes_max
 
 Adapter = TypeAdapter[Any]
 anything: Adapter = TypeAdapter(Any)

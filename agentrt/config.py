@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import structlog
 
 from agentrt.errors import ConfigError
-from agentrt.model import delay_s_max, payload_bytes_max
+from agentrt.limits import delay_s_max, payload_bytes_max
 
 database_variable = "AGENTRT_DATABASE_URL"
 keep_s_min = 60.0  # longer than any statement that is under way may take

@@ -22,16 +22,8 @@ from agentrt.calls import call
 from agentrt.config import redact
 from agentrt.durable.branch import Branch, Branches
 from agentrt.errors import StoreUnavailable, UsageError
-from agentrt.model import (
-    Claimed,
-    Retry,
-    Sender,
-    StepKind,
-    StepMark,
-    StepRecord,
-    StepState,
-    payload_bytes_max,
-)
+from agentrt.limits import payload_bytes_max
+from agentrt.model import Claimed, Retry, Sender, StepKind, StepMark, StepRecord, StepState
 from agentrt.store import Store
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from agentrt.bench.wake import WakeReport
 from agentrt.bench.wake import wake as measure_wake
 from agentrt.cli.common import in_loop, json_option
 from agentrt.config import database_url, setup_logging
-from agentrt.model import require_within
+from agentrt.limits import require_within
 from agentrt.store.postgres import by_hand
 
 

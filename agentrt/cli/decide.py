@@ -11,7 +11,8 @@ from rich.table import Table
 from agentrt.cli import render
 from agentrt.cli.common import JobId, client_of, database_options, in_loop, json_option
 from agentrt.errors import DecisionRefused, UsageError
-from agentrt.model import JobRow, require_name, require_within
+from agentrt.limits import require_name, require_within
+from agentrt.model import JobRow
 
 _limit_max = 10_000
 

@@ -17,7 +17,8 @@ from agentrt.cli.waits import named_max
 from agentrt.client import Client
 from agentrt.durable.wait import missing
 from agentrt.errors import UsageError
-from agentrt.model import JobRow, State, require_name, require_within
+from agentrt.limits import require_name, require_within
+from agentrt.model import JobRow, State
 
 _states = [*(state.value for state in State), "pending"]  # pending: scheduled, ready or blocked, as the view has it
 _limit_max = 10_000

@@ -12,7 +12,7 @@ from agentrt.cli.common import Duration, client_of, database_options, in_loop, j
 from agentrt.config import keep_s_min
 from agentrt.engine.pruning import Progress
 from agentrt.engine.pruning import prune as prune_all
-from agentrt.model import delay_s_max, require_within
+from agentrt.limits import delay_s_max, require_within
 
 _busy_pause_s = 0.2
 

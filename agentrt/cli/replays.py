@@ -18,7 +18,8 @@ from agentrt.cli.common import client_of, database_options, in_loop, json_option
 from agentrt.cli.loading import load_agents
 from agentrt.config import setup_logging
 from agentrt.durable.replay import Replay, replay
-from agentrt.model import Claimed, require_within
+from agentrt.limits import require_within
+from agentrt.model import Claimed
 
 _limit_max = 100_000
 _page = 50  # jobs that are read, and replayed side by side

@@ -13,7 +13,8 @@ from agentrt import codec
 from agentrt.context import Attempt, running, through_outages
 from agentrt.durable.branch import Branch
 from agentrt.errors import BudgetExceeded, UsageError
-from agentrt.model import StepRecord, StepState, require_whole, require_within
+from agentrt.limits import require_whole, require_within
+from agentrt.model import StepRecord, StepState
 
 _usd_max = 1e9
 _tokens_max = 10**12

@@ -17,7 +17,8 @@ from agentrt.durable import fault
 from agentrt.durable.branch import Branch
 from agentrt.durable.step import step
 from agentrt.errors import ConfigError, DecisionExpired, UsageError
-from agentrt.model import NewQuestion, StepRecord, delay_s_max, options_max, require_name, require_within
+from agentrt.limits import delay_s_max, options_max, require_name, require_within
+from agentrt.model import NewQuestion, StepRecord
 
 secret_variable = "AGENTRT_SECRET"  # noqa: S105 - the name of a variable, not a secret
 public_url_variable = "AGENTRT_PUBLIC_URL"

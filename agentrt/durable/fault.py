@@ -16,7 +16,7 @@ from typing import Any, cast
 from agentrt import codec
 from agentrt.config import redact
 from agentrt.errors import PayloadInvalid, StepFailed
-from agentrt.model import traceback_chars_max
+from agentrt.limits import traceback_chars_max
 
 _kept_chars_max = 2_000  # of one argument or attribute
 _mark = "__agentrt_steps__"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from agentrt.context import Attempt, Begun
 from agentrt.durable.budget import exceed, questions_of
 from agentrt.errors import BudgetExceeded, TooManyHops
-from agentrt.model import NewJob, StepKind, StepState, hops_max
+from agentrt.limits import hops_max
+from agentrt.model import NewJob, StepKind, StepState
 
 if TYPE_CHECKING:
     from agentrt.client import Client

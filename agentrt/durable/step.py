@@ -12,7 +12,8 @@ from agentrt.context import Attempt, Begun, running
 from agentrt.durable import fault
 from agentrt.durable.budget import ask_again, raise_when_exceeded, spending
 from agentrt.errors import Fail, PayloadInvalid, RetryAfter, StepTimeout, UsageError
-from agentrt.model import Retry, StepRecord, StepState, delay_s_max, require_within, retry_after_s_min
+from agentrt.limits import delay_s_max, require_within, retry_after_s_min
+from agentrt.model import Retry, StepRecord, StepState
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -11,7 +11,8 @@ from agentrt import codec
 from agentrt.context import Attempt, Begun, require_aware, running, through_outages
 from agentrt.durable import fault
 from agentrt.errors import JobCancelled, JobExpired, JobFailed, JobNotFound, ReplyTimeout
-from agentrt.model import StepRecord, StepState, delay_s_max, require_within
+from agentrt.limits import delay_s_max, require_within
+from agentrt.model import StepRecord, StepState
 
 
 async def sleep(seconds: float) -> None:

@@ -21,18 +21,8 @@ from agentrt.durable.key_state import changed_state
 from agentrt.engine.committer import Committer
 from agentrt.engine.heart import Heart
 from agentrt.errors import AskCycle, BudgetExceeded, Fail, LeaseLost, PayloadInvalid, RetryAfter, TooManyHops
-from agentrt.model import (
-    AgentPolicy,
-    Claimed,
-    Failure,
-    Finish,
-    Outcome,
-    Park,
-    Reschedule,
-    State,
-    delay_s_max,
-    retry_after_s_min,
-)
+from agentrt.limits import delay_s_max, retry_after_s_min
+from agentrt.model import AgentPolicy, Claimed, Failure, Finish, Outcome, Park, Reschedule, State
 from agentrt.store import Store
 
 log = structlog.get_logger("agentrt.runner")

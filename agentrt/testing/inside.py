@@ -10,7 +10,7 @@ from typing import Any
 from agentrt.agent import Agent
 from agentrt.config import Settings, database_url
 from agentrt.engine.supervisor import Supervisor
-from agentrt.model import require_within
+from agentrt.limits import require_within
 from agentrt.store.opening import open_store
 from agentrt.store.postgres.throwaway import move_clock
 

@@ -19,7 +19,8 @@ from agentrt.cli.render import block, duration, moment, plain
 from agentrt.client import Client
 from agentrt.durable.decision import signature
 from agentrt.errors import ConfigError, DecisionRefused, StoreError, UsageError
-from agentrt.model import JobRow, require_name
+from agentrt.limits import require_name
+from agentrt.model import JobRow
 from agentrt.web.looks import Looks, seconds_between
 from agentrt.web.page import base_style, policy_hash
 
