@@ -68,7 +68,7 @@ class Clock:
         self._schema = schema
 
     async def advance(self, seconds: float) -> None:
-        """Set the time ahead (or back, with a negative number). What falls due by that happens at once; all at once, whichever was due first.
+        """Set the time ahead (negative: back). What falls due by that happens at once, whichever was due first.
 
         Jobs that run under `supervising` in this process keep their leases, and those that wait in memory wake as well. A job
         that waits in the memory of another process sees its moment only when it is rebuilt: run that one with `warm_s=0`.
