@@ -66,3 +66,56 @@ async def test_a_supervisor_stopped_for_two_leases_changes_nothing_when_it_goes_
     assert await sql.value("select count(*) from agentrt.jobs") == 0
     assert frozen.events("job.succeeded") == []
     assert len(current.events("job.succeeded")) == 1
+
+
+stepping = """
+import asyncio, time
+from pathlib import Path
+import agentrt
+from agentrt import agent, current, step
+from ledger import note, quick
+
+async def draw(gate: str) -> str:
+    note("drawn")
+    while current().attempt == 1 and Path(gate).exists():
+        time.sleep(0.01)
+    return f"drawn by attempt {current().attempt}"
+
+@agent
+async def told(text: str) -> None:
+    pass
+
+@agent(retry=quick)
+async def stepping(gate: str) -> str:
+    drawn = await step(draw, gate)
+    await told.send(drawn)
+    return drawn
+"""
+
+
+async def test_a_step_and_a_message_of_a_supervisor_that_was_stopped_leave_no_trace_but_a_log_line(
+    start: Start, client: agentrt.Client, sql: Sql, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    options = ("run", ledger, "agents.py", "--lease", str(lease_s), "--poll", "600")
+    frozen = start(*options, source=stepping, name="frozen")
+    job = await agentrt.to("stepping").send(gate=str(gate))
+    await frozen.noted("drawn")
+    current = start(*options, name="current")
+    await current.until("supervisor.started")
+
+    frozen.signal(signal.SIGSTOP)
+    assert await job.result(timeout_s=30) == "drawn by attempt 2"
+    tables = ("steps", "history", "attempts", "jobs")
+    await sql.until_none_unfinished()
+    before = [await sql.rows(f"select * from agentrt.{table} order by 1") for table in tables]
+    gate.unlink()
+    frozen.signal(signal.SIGCONT)
+    await frozen.until("job.lease_lost", job_id=job.id)
+    assert await frozen.stop() == 0
+    assert await current.stop() == 0
+
+    assert [await sql.rows(f"select * from agentrt.{table} order by 1") for table in tables] == before
+    assert [row["output"] for row in before[0] if row["step"] == "draw#0"] == ['"drawn by attempt 2"']
+    assert sum(row["agent"] == "told" for row in before[1]) == 1
