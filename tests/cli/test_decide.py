@@ -50,8 +50,9 @@ async def test_the_first_answer_counts_and_a_later_one_hears_whose_it_was(
         answered = await cli("decide", job.id, "yes", "--by", "alice")
         assert (answered.code, answered.out) == (0, f"{job.id}: decided 'yes', by alice\n")
         assert await job.result(timeout_s=30) == "yes by alice"
-        late = await cli("decide", question, "no", "--by", "bob")
-        assert "already decided by alice: yes" in late.refused(1)
+        for number in (question, job.id):
+            late = await cli("decide", number, "no", "--by", "bob")
+            assert "already decided by alice: yes" in late.refused(1)
 
 
 async def test_an_answer_without_a_name_is_of_who_is_logged_in(

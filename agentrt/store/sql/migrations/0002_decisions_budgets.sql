@@ -52,7 +52,7 @@ begin
    where s.job_id = p_id and s.step = p_step;
 end$$;
 
--- Answer a question: p_id is its own id, or that of a job with one open question. The first valid answer wins.
+-- Answer a question: p_id is its own id, or that of a job with one open question (or one at all). The first valid answer wins.
 -- Returns what is true: 'accepted', 'already' (who and what), 'expired', 'closed' (its job has ended), 'option', 'who'; null: no such
 -- question.
 create function agentrt.decide(p_id bigint, p_option text, p_by text)
@@ -62,7 +62,8 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 declare
   v_id bigint := coalesce(
     (select d.id from agentrt.decisions d where d.id = p_id),
-    (select min(d.id) from agentrt.decisions d where d.job_id = p_id and d.answer is null having count(*) = 1));
+    (select min(d.id) from agentrt.decisions d where d.job_id = p_id and d.answer is null having count(*) = 1),
+    (select min(d.id) from agentrt.decisions d where d.job_id = p_id having count(*) = 1));  -- to say who has answered it
   v_live boolean;
   v_row agentrt.decisions;
   v_output text;
