@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 SIDE_BY_SIDE = -n 3 --dist loadfile  # the tests mostly wait; each worker has a server of its own
 
-.PHONY: demo run test check cases chaos bench-wake format clean
+.PHONY: demo run test check cases chaos parked bench-wake bench-steps format clean
 
 demo: $(VENV)/.demo            ## one question through a real model to a Discord double, and out
 	$(BIN)/python -m agentrt.cli.demo
@@ -27,8 +27,14 @@ cases: $(VENV)/.dev            ## the public fault reports of other systems, as 
 chaos: $(VENV)/.dev            ## kill -9 at random moments, 200 rounds, with a history checker (minutes)
 	$(BIN)/python -m tests.crash.chaos --rounds 200 --jobs 20
 
+parked: $(VENV)/.dev           ## 10,000 jobs that wait in one supervisor: measured, answered, killed half-way (a minute)
+	$(BIN)/python -m tests.crash.parked --jobs 10000
+
 bench-wake: $(VENV)/.dev       ## enqueue to running coroutine, beside the same by hand
 	$(BIN)/agentrt bench wake
+
+bench-steps: $(VENV)/.dev      ## a fresh step, beside a fenced insert by hand
+	$(BIN)/agentrt bench steps
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

@@ -7,7 +7,7 @@ The public names. The house behind them, imports going down only:
     agent.py context.py client.py        the face: what the author of an agent or a sender touches
     durable/                             what survives a crash inside an agent: steps, waits, decisions, budgets
     store/                               the verbs on the database, all SQL in store/sql/
-    model.py errors.py codec.py config.py  values, limits, errors, JSON, settings
+    model.py limits.py errors.py codec.py config.py  values, limits, errors, JSON, settings
 """
 
 from agentrt.agent import Address, Agent, Message, agent, send_many, to

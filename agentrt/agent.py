@@ -13,25 +13,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from agentrt import codec
+from agentrt.calls import call
 from agentrt.client import Client, Job, find_client
-from agentrt.context import call, require_aware, running
+from agentrt.context import require_aware, running
 from agentrt.durable.send import send_as_steps
 from agentrt.durable.transaction import joined
 from agentrt.durable.wait import reply
 from agentrt.errors import UsageError
-from agentrt.model import (
-    AgentPolicy,
-    Budget,
-    NewJob,
-    Order,
-    Retry,
-    attempts_max,
-    delay_s_max,
-    priority_lowest,
-    require_name,
-    require_whole,
-    require_within,
-)
+from agentrt.limits import attempts_max, delay_s_max, priority_lowest, require_name, require_whole, require_within
+from agentrt.model import AgentPolicy, Budget, NewJob, Order, Retry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -165,7 +155,9 @@ class Address(Generic[P, R]):
         message.job.asks = True
         message.job.timeout_s = timeout_s
         ((begun, state),) = await send_as_steps(attempt, [message.job], _client_of(message), self._options.connection)
-        return cast("R", await reply(attempt, begun, state, message.result_schema, timeout_s))
+        schema = message.result_schema
+        del message  # the wait may be long, and there may be thousands of them
+        return cast("R", await reply(attempt, begun, state, schema, timeout_s))
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if args:

@@ -24,7 +24,8 @@ from agentrt.errors import (
     StoreUnavailable,
     UsageError,
 )
-from agentrt.model import NewJob, Result, Sender, Sent, State, require_name, send_batch_max
+from agentrt.limits import require_name, send_batch_max
+from agentrt.model import NewJob, Result, Sender, Sent, State
 from agentrt.store import Store
 from agentrt.store.listener import Listener
 from agentrt.store.opening import open_store

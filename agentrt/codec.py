@@ -15,7 +15,7 @@ from decimal import Decimal
 from functools import lru_cache
 from hashlib import sha256
 from itertools import zip_longest
-from typing import Any, NotRequired, get_type_hints
+from typing import Any, Never, NoReturn, NotRequired, get_type_hints
 
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -23,7 +23,7 @@ from pydantic_core import PydanticSerializationError
 from typing_extensions import TypedDict
 
 from agentrt.errors import PayloadInvalid, PayloadTooLarge, UsageError
-from agentrt.model import error_chars_max, payload_bytes_max
+from agentrt.limits import error_chars_max, payload_bytes_max
 
 Adapter = TypeAdapter[Any]
 anything: Adapter = TypeAdapter(Any)
@@ -141,7 +141,7 @@ def result_adapter(fn: Callable[..., Any]) -> Adapter:
     """The schema of what `fn` returns; `anything` when it does not say."""
     annotation = _hints(fn, getattr(fn, "__name__", "?")).get("return", Any)
     try:
-        return anything if annotation is Any else TypeAdapter(annotation)
+        return anything if annotation in (Any, NoReturn, Never) else TypeAdapter(annotation)
     except Exception as error:  # as above
         raise UsageError(f"{fn!r}: its return annotation is no schema: {_first_line(error)}") from None
 

@@ -20,9 +20,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import structlog
 
 from agentrt.errors import ConfigError
-from agentrt.model import payload_bytes_max
+from agentrt.limits import delay_s_max, payload_bytes_max
 
 database_variable = "AGENTRT_DATABASE_URL"
+keep_s_min = 60.0  # longer than any statement that is under way may take
 default_database = "embedded:.agentrt/postgres"
 _schema_rule = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,47}")
 _secret_names = re.compile(
@@ -48,6 +49,7 @@ class Settings:
     beat_s: float = 10.0  # one statement: the supervisor's row, its own bell, what is due
     deaf_s: float = 1.0  # so long may the listener take to hear that bell
     stall_s: float = 1.0
+    keep_s: float = 7 * 86_400.0  # so long do finished jobs stay, with their steps
     start_s: float = 60.0  # so long is a database waited for that is not up yet
 
     def __post_init__(self) -> None:
@@ -62,6 +64,7 @@ class Settings:
         self._require("drain_s", 0, 86_400)
         self._require("warm_s", 0, 86_400)
         self._require("step_bytes_max", 1_000, 256 * 1024 * 1024)
+        self._require("keep_s", keep_s_min, delay_s_max)
         self._require("start_s", 0, 86_400)
 
     def _require(self, name: str, low: float, high: float) -> None:

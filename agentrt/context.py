@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
-import inspect
+import shlex
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -20,19 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentrt import codec
+from agentrt.calls import call
 from agentrt.config import redact
 from agentrt.durable.branch import Branch, Branches
 from agentrt.errors import StoreUnavailable, UsageError
-from agentrt.model import (
-    Claimed,
-    Retry,
-    Sender,
-    StepKind,
-    StepMark,
-    StepRecord,
-    StepState,
-    payload_bytes_max,
-)
+from agentrt.limits import payload_bytes_max
+from agentrt.model import Claimed, Retry, Sender, StepKind, StepMark, StepRecord, StepState
 from agentrt.store import Store
 
 if TYPE_CHECKING:
@@ -62,6 +53,7 @@ class Wait:
 
     answer: asyncio.Future[StepState]
     due: float | None
+    timer: asyncio.Timeout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +85,9 @@ class Attempt:
     parked: tuple[float | None, tuple[str, ...]] = (None, ())  # the waits when it was stopped to be parked
     key_state: Any = None  # see durable.key_state
     on_wait: Callable[[int], None] = lambda _change: None  # gives the slot back (-1) and takes it again (+1)
+    on_unheard: Callable[[], None] = lambda: None  # has its answers looked for: a hint may have come before the wait
+    hints: int = 0  # how often it was told of answers
+    _hints_at_begin: dict[str, int] = field(default_factory=dict)
     _steps_running: int = 0
     _shields: int = 0
     _slotless: bool = False
@@ -142,9 +137,20 @@ class Attempt:
         if known is not None and known.mark is not None:
             same = known.mark.fingerprint in (None, mark.fingerprint)
             if known.kind != kind or not same:
-                self.stop("diverged", _difference(kind, mark, subject, known))
+                self.diverge(mark.id, *_difference(kind, mark, subject, known))
                 raise asyncio.CancelledError("diverged")
+        if kind in ("ask", "decide"):
+            self._hints_at_begin[step_id] = self.hints if known is None else -1  # what came with the claim is older
         return Begun(mark, known)
+
+    def diverge(self, step_id: str, recorded: str, found: str) -> None:
+        """The code does something else than what is recorded: the attempt ends, and costs nothing."""
+        remedy = f"agentrt retry {self.job.id} --from {shlex.quote(step_id)}"
+        self.stop("diverged", f"step {step_id} {recorded}; {found}. Put the code right, or forget the step: {remedy}")
+
+    async def perform(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Call the function of a step that has no outcome yet."""
+        return await call(fn, *args)
 
     async def record(self, record: StepRecord) -> StepState:
         """Store a step; returns what counts. Goes on through outages: the lease bounds it.
@@ -169,11 +175,15 @@ class Attempt:
 
     async def until(self, step_id: str, due: float | None) -> StepState | None:
         """Wait for a step's answer, holding no slot; None: `due` (on the monotonic clock) has come first."""
+        if due is not None and due <= time.monotonic():
+            return None  # not a wait that could be parked: the job would be ready at once, and never come further
         wait = Wait(asyncio.get_running_loop().create_future(), due)
         self.waits[step_id] = wait
         self._weigh()
+        if self._hints_at_begin.pop(step_id, self.hints) != self.hints:
+            self.on_unheard()
         try:
-            async with asyncio.timeout(None if due is None else max(0.0, due - time.monotonic())):
+            async with asyncio.timeout(None if due is None else max(0.0, due - time.monotonic())) as wait.timer:
                 return await wait.answer
         except TimeoutError:
             return None
@@ -181,6 +191,14 @@ class Attempt:
             if self.waits.get(step_id) is wait:
                 del self.waits[step_id]
             self._weigh()
+
+    def clock_moved(self, seconds: float) -> None:
+        """The database's time was set ahead (by a test): what waits for a moment of it is that much nearer."""
+        for wait in self.waits.values():
+            if wait.due is not None and wait.timer is not None and not wait.timer.expired():
+                wait.due -= seconds
+                left_s = max(0.0, wait.due - time.monotonic())
+                wait.timer.reschedule(asyncio.get_running_loop().time() + left_s)
 
     def answered(self, step_id: str, state: StepState) -> None:
         """The step has its outcome."""
@@ -200,6 +218,11 @@ class Attempt:
         elif self._park_timer is not None:
             self._park_timer.cancel()
             self._park_timer = None
+
+    def leave_memory(self) -> None:
+        """The process is to end: park as soon as it only waits, and now if it does."""
+        self.warm_s = 0.0
+        self._park()
 
     def _park(self) -> None:
         if not self._slotless or self._shields:
@@ -241,52 +264,6 @@ async def shield() -> AsyncIterator[None]:
         yield
 
 
-async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Await a coroutine function; run a plain one in a thread of its own."""
-    if inspect.iscoroutinefunction(plain(fn)) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004 - asks for the method
-        return await fn(*args, **kwargs)
-    result = await in_thread(functools.partial(fn, *args, **kwargs))
-    return await result if inspect.isawaitable(result) else result
-
-
-async def in_thread(fn: Callable[[], R]) -> R:
-    """Run a blocking function in a daemon thread, under a copy of this context.
-
-    A cancelled wait leaves the thread behind; it ends with its function or with the process, which never waits for it
-    (the threads of an executor would be joined when the interpreter ends).
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[R] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def deliver(set_outcome: Callable[[Any], None], outcome: Any) -> None:
-        if not future.done():
-            set_outcome(outcome)
-
-    def work() -> None:
-        try:
-            set_outcome: Callable[[Any], None] = future.set_result
-            outcome: Any = context.run(fn)
-        except BaseException as error:
-            set_outcome, outcome = future.set_exception, _carried(error)
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(deliver, set_outcome, outcome)
-
-    threading.Thread(target=work, name="agentrt-call", daemon=True).start()
-    return await future
-
-
-def _carried(error: BaseException) -> BaseException:
-    """StopIteration cannot travel through a future."""
-    return RuntimeError(f"StopIteration: {error}") if isinstance(error, StopIteration) else error
-
-
-def plain(fn: Callable[..., Any]) -> Callable[..., Any]:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return fn
-
-
 async def through_outages(call_store: Callable[[], Awaitable[R]]) -> R:
     """Repeat a call, which must be one that may run twice, until the database answers."""
     failures = 0
@@ -309,13 +286,12 @@ def _place() -> str:
     return f"{path.name}:{frame.f_lineno}"
 
 
-def _difference(kind: StepKind, mark: StepMark, subject: object, known: StepState) -> str:
+def _difference(kind: StepKind, mark: StepMark, subject: object, known: StepState) -> tuple[str, str]:
     """What was recorded, and what the code does instead."""
     assert known.mark is not None
     was = f"recorded as a {known.kind} at {known.mark.place} with {known.mark.fingerprint or 'no arguments'}"
     found = codec.storable_text(redact(codec.describe(subject)), 300)
-    now = f"now a {kind} at {mark.place} with {mark.fingerprint or 'no arguments'}: {found}"
-    return f"step {mark.id} {was}; {now}. Put the code right, or forget the step: agentrt retry ID --from {mark.id!r}"
+    return was, f"now a {kind} at {mark.place} with {mark.fingerprint or 'no arguments'}: {found}"
 
 
 def require_aware(name: str, moment: datetime) -> None:

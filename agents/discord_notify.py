@@ -12,6 +12,7 @@ from agentrt.agents.discord_webhook import find_webhook
 from agentrt.agents.discord_wire import post
 
 parts_max = 10  # a longer text is one message with its beginning, and the whole as a file
+attempts = Retry(max_attempts=8, base_s=2, factor=3, cap_s=1_800)
 _suppress_notifications = 1 << 12  # resources/message, Message Flags
 
 Mention = Literal["users", "roles", "everyone"]
@@ -25,7 +26,7 @@ class Notice(BaseModel):
     attached: bool
 
 
-@agent(retry=Retry(max_attempts=8, base_s=2, factor=3, cap_s=1_800), timeout_s=600, concurrency=8)
+@agent(retry=attempts, timeout_s=600, concurrency=8)
 async def discord_notify(
     content: str,
     target: str = "default",
@@ -52,7 +53,11 @@ async def discord_notify(
     """
     if is_blank(content):
         raise Fail(f"The content is blank ({len(content)} characters, none of them visible). Nothing was sent.")
-    mentions = allowed_mentions or []
+    return await post_text(target, content, username, silent, allowed_mentions or [])
+
+
+async def post_text(target: str, content: str, username: str | None, silent: bool, mentions: list[Mention]) -> Notice:
+    """A text as one message or as several in order, each a step."""
     parts = split(content)
     if len(parts) > parts_max:
         beginning = split(content, message_units_max - 100)[0]

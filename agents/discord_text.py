@@ -16,6 +16,7 @@ message_units_max = 2_000
 _fence_mark = re.compile(r"`{3,}")
 _fence_language = re.compile(r"[A-Za-z0-9_+\-.#]{0,40}\n")
 _closing = "\n```"
+_markdown = re.compile(r"[\\`*_~|<>\[\]()#@:-]")
 _grapheme_back_max = 64  # code points a cut moves back to spare a cluster; a longer one is noise, and is cut
 
 # Characters that draw nothing, or a blank, although Unicode does not call them spaces or format characters.
@@ -30,6 +31,16 @@ def is_blank(text: str) -> bool:
 def units(text: str) -> int:
     """The length of `text` in UTF-16 units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def literal(text: str) -> str:
+    """`text` on one line, with what would be Markdown or a mention escaped."""
+    return _markdown.sub(r"\\\g<0>", " ".join(text.split()))
+
+
+def closed(text: str) -> str:
+    """`text` with its last code block closed, so that what comes after it is none of its code."""
+    return text if len(_fence_mark.findall(text)) % 2 == 0 else text + _closing
 
 
 def split(text: str, units_max: int = message_units_max) -> list[str]:

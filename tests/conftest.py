@@ -14,21 +14,20 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
 from hypothesis import HealthCheck, settings
 
 import agentrt
-from agentrt.agent import Agent
-from agentrt.config import Settings
-from agentrt.engine.supervisor import Supervisor
 from agentrt.store.postgres import PostgresStore
+from agentrt.store.postgres.throwaway import on_server
+from agentrt.testing import Clock, supervising
 from tests.support import Program, Sql
+
+__all__ = ["Clock", "Start", "execute", "on_server", "supervising"]  # what tests import from here
 
 template = "agentrt_test_template"
 # The gate says the same of the same code: the same values each time, and no deadline on a busy machine. Leaves no files.
@@ -77,12 +76,6 @@ def _docker_answers() -> bool:
     if shutil.which("docker") is None:
         return False
     return subprocess.run(["docker", "info"], capture_output=True, timeout=20, check=False).returncode == 0
-
-
-def on_server(server: str, name: str) -> str:
-    """The address of another database of the same server."""
-    parts = urlsplit(server)
-    return urlunsplit((parts.scheme, parts.netloc, f"/{name}", parts.query, ""))
 
 
 async def execute(dsn: str, *statements: str) -> None:
@@ -142,53 +135,16 @@ async def sql(database: str) -> AsyncIterator[Sql]:
     await connection.close()
 
 
-class Clock:
-    """The store's clock, moved by hand: the real time plus an offset."""
-
-    def __init__(self, sql: Sql) -> None:
-        self._sql = sql
-
-    async def advance(self, seconds: float) -> None:
-        await self._sql.run("update test_clock set ahead = ahead + make_interval(secs => $1)", seconds)
-
-
 @pytest.fixture
-async def clock(sql: Sql) -> Clock:
-    """Replaces the time of this test's database. Take it before the store is used."""
-    await sql.run("create table test_clock(ahead interval not null)")
-    await sql.run("insert into test_clock values ('0')")
-    await sql.run(
-        "create or replace function agentrt.agentrt_now() returns timestamptz language sql volatile as"
-        " $$ select clock_timestamp() + ahead from public.test_clock $$"
-    )
-    return Clock(sql)
+def clock(database: str) -> Clock:
+    """The clock of this test's database."""
+    return Clock(database)
 
 
 @pytest.fixture
 async def client(database: str) -> AsyncIterator[agentrt.Client]:
     async with agentrt.connect(database) as client:
         yield client
-
-
-@asynccontextmanager
-async def supervising(database: str, *agents: Agent[..., Any], **settings: Any) -> AsyncIterator[Supervisor]:
-    """A supervisor in this process, drained at the end."""
-    store = PostgresStore(database)
-    supervisor = Supervisor({agent.name: agent for agent in agents}, store, Settings(**settings))
-    ready = asyncio.Event()
-    supervisor.on_ready = ready.set
-    task = asyncio.ensure_future(supervisor.run())
-    waiting = asyncio.ensure_future(ready.wait())
-    await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-    try:
-        if task.done():
-            task.result()
-        yield supervisor
-    finally:
-        supervisor.drain()
-        await task
-        await store.close()
 
 
 Start = Callable[..., Program]

@@ -63,6 +63,12 @@ class Sql:
         await eventually(look, within_s=within_s, what=f"job {job_id} in {states}")
         return await self.job(job_id)
 
+    async def until_count(self, text: str, count: int, within_s: float = bound_s) -> None:
+        async def look() -> bool:
+            return bool(await self.value(text) == count)
+
+        await eventually(look, within_s=within_s, what=f"{count} of {text}")
+
     async def until_none_unfinished(self, within_s: float = bound_s) -> None:
         async def look() -> bool:
             return bool(await self.value("select count(*) = 0 from agentrt.jobs"))

@@ -15,7 +15,7 @@ import pytest
 
 import agentrt
 from agentrt import Agent, PayloadInvalid, Retry, UsageError, agent
-from agentrt.model import attempts_max, delay_s_max, priority_lowest
+from agentrt.limits import attempts_max, delay_s_max, priority_lowest
 
 
 def test_the_types_of_parameters_and_result_go_through_every_way_to_send() -> None:

@@ -21,11 +21,13 @@ file_lines_max = 350
 # A module belongs to the floor of the longest prefix that is listed. Its imports are of its own floor or a lower one.
 floors = {
     "agentrt.errors": 0,
+    "agentrt.limits": 0,
     "agentrt.model": 0,
     "agentrt.codec": 0,
     "agentrt.config": 0,
     "agentrt.store": 1,
     "agentrt.agent": 2,
+    "agentrt.calls": 2,
     "agentrt.context": 2,
     "agentrt.durable": 2,
     "agentrt.client": 2,
@@ -53,6 +55,7 @@ orphans = {
     ("agentrt.client", "connect.start_listening"): "cancelled and awaited where connect's block ends",
     ("agentrt.engine.supervisor", "Supervisor._until_idle"): "two waits for one event each, cancelled when one is over",
     ("agentrt.web.server", "listening"): "cancelled and awaited where its block ends",
+    ("agentrt.testing.inside", "supervising"): "awaited where its block ends, and the wait for its start cancelled",
     ("agentrt.cli.run", "_run_here"): "the first task of a loop, whose end the loop runs for",
 }
 

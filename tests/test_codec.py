@@ -16,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from agentrt import codec
 from agentrt.errors import PayloadInvalid, PayloadTooLarge, UsageError
-from agentrt.model import error_chars_max, payload_bytes_max
+from agentrt.limits import error_chars_max, payload_bytes_max
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))  # what a database stores
 plain_values = st.recursive(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from importlib import import_module
@@ -15,13 +16,17 @@ _modules = {
     "run": "run",
     "send": "send",
     "jobs": "jobs",
-    "show": "jobs",
+    "show": "show",
     "why": "jobs",
+    "trace": "trace",
     "retry": "jobs",
     "cancel": "jobs",
+    "decide": "decide",
+    "check": "replays",
     "agents": "admin",
     "migrate": "admin",
     "doctor": "admin",
+    "prune": "prune",
     "bench": "bench",
 }
 
@@ -47,6 +52,7 @@ def app() -> None:
 
 def main() -> None:
     """The entry point: errors become one line and an exit code, never a traceback."""
+    _write_whole()
     try:
         app(standalone_mode=False)
     except click.exceptions.Exit as end:
@@ -64,6 +70,15 @@ def main() -> None:
         text = redact(f"{type(error).__name__}: {error}")
         click.echo(f"agentrt: {text} (a fault in agentrt, {place.filename}:{place.lineno}; please report it)", err=True)
         sys.exit(1)
+
+
+def _write_whole() -> None:
+    """With PYTHONUNBUFFERED standard output is written once a text: what a stopped (Ctrl-Z) or frozen process has cut short there
+    is lost without a word. A buffer writes the rest.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and isinstance(sys.stdout.buffer, io.RawIOBase):
+        encoding, errors = sys.stdout.encoding, sys.stdout.errors
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(sys.stdout.buffer), encoding, errors, line_buffering=True)
 
 
 def exit_code(error: AgentrtError) -> int:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from agentrt.cli.render import duration, moment, plain
+from agentrt.cli.waits import waits_line
 from agentrt.model import JobRow, State
 
 _error_chars_max = 200
@@ -10,29 +13,40 @@ _for_good = {
     "fatal": "the agent gave up",
     "invalid": "the message does not fit the agent's schema",
     "unstorable": "its result cannot be stored",
+    "budget": "its budget is used up",
+    "cycle": "it would have waited for itself",
+    "hops": "its conversation went too far",
 }
 
 
-def why_line(standing: JobRow | None, head: JobRow | None, ended: JobRow | None) -> str:
+def why_line(standing: JobRow | None, head: JobRow | None, ended: JobRow | None, waits: Sequence[JobRow] = ()) -> str:
     """What a job waits for, or how it ended.
 
     Args:
         standing: its row of the statement `standing`, when it is unfinished.
         head: the same of the job that holds its key, when it is blocked.
         ended: its row of `all_jobs`, when it is not unfinished.
+        waits: its rows of `waits_of`, when it is unfinished.
     """
     if standing is None:
         return _end(ended) if ended is not None else "it is moving right now; ask again"
     state = standing["state"]
     if state == State.running:
-        return _running(standing)
+        return f"{waits_line(waits)}; {_running(standing)}" if waits else _running(standing)
     if state == State.scheduled:
         return _scheduled(standing)
     if state == State.ready:
         return _ready(standing)
     if state == State.blocked:
         return _blocked(standing, head)
-    return f"parked; it waits for a reply, a moment or a decision and holds no lease{_no_worker(standing)}"
+    return f"{waits_line(waits) or _woken(standing)}{_no_worker(standing)}"
+
+
+def _woken(row: JobRow) -> str:
+    """A parked job of which no step waits any more."""
+    if row["due_in_s"] <= 0:
+        return f"its wait has been over for {duration(-row['due_in_s'])}, a supervisor makes it ready"
+    return "it waits for a reply, a moment or a decision and holds no lease"
 
 
 def _running(row: JobRow) -> str:
@@ -107,6 +121,8 @@ def _end(row: JobRow) -> str:
     if state == State.cancelled:
         return f"cancelled at {at}: {_error(row).removeprefix('Cancelled: ')}"
     spent, most = row["attempt_count"], row["max_attempts"]
+    if row["reason"] == "diverged":  # with both sides and the command that mends it: whole
+        return f"failed at {at}, its code no longer does what was recorded: {plain(row['last_error'] or '')}"
     if row["reason"] in _for_good:
         return f"failed at {at} without a retry, {_for_good[row['reason']]}: {_error(row)}"
     if most is not None and spent >= most:

@@ -6,8 +6,9 @@ import json
 import math
 import sys
 import unicodedata
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from io import StringIO, TextIOWrapper
 
 import click
@@ -61,6 +62,16 @@ def print_table(table: Table) -> None:
 def print_text(text: Text | str) -> None:
     """A text that may have several lines and colours; never cut."""
     _console().print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def print_lines(lines: Iterable[Text]) -> None:
+    """A drawing: each line cut to the width of a terminal; in a pipe plain and whole."""
+    console = _console()
+    for line in lines:
+        if console.is_terminal:
+            console.print(line, no_wrap=True, overflow="ellipsis", markup=False, highlight=False)
+        else:
+            console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def complain(text: str) -> None:
@@ -154,6 +165,35 @@ def moment(when: datetime) -> str:
     return when.astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
 
 
+def seconds(start: datetime, end: datetime) -> float:
+    if start.tzinfo is None or end.tzinfo is None:  # one is an infinity of the database, see `moment`
+        return math.inf
+    return (end - start).total_seconds()
+
+
+def since(then: datetime | None, now: datetime, unit_gap: str = " ") -> str:
+    return "-" if then is None else duration(seconds(then, now), unit_gap)
+
+
+def with_age(when: datetime | None, now: datetime) -> str | None:
+    if when is None or when.tzinfo is None:
+        return None if when is None else moment(when)
+    age_s = seconds(when, now)
+    distance = f"{duration(age_s)} ago" if age_s >= 0 else f"in {duration(-age_s)}"
+    return f"{moment(when)} ({distance})"
+
+
+def attempts(row: JobRow, of: str) -> str:
+    most = row["max_attempts"]
+    return f"{row['attempt_count']}{of}{most}" if most is not None else str(row["attempt_count"])
+
+
+def spent(usd: Decimal | None, tokens: int | None) -> str:
+    """`0.25 USD, 1,200 tokens`; empty when nothing was spent."""
+    parts = [f"{usd.normalize():f} USD"] if usd else []
+    return ", ".join([*parts, *([f"{tokens:,} tokens"] if tokens else [])])
+
+
 # ------------------------------------------------------------------ JSON
 
 
@@ -183,7 +223,9 @@ def _number(convert: Callable[[str], float]) -> Callable[[str], float | str]:
     return number
 
 
-def _as_text(value: object) -> str:
+def _as_text(value: object) -> str | float:
+    if isinstance(value, Decimal):  # money, whose digits a float holds as far as anybody looks
+        return float(value)
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 

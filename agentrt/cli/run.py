@@ -16,7 +16,7 @@ import click
 import structlog
 
 from agentrt.agent import Agent
-from agentrt.cli.common import F, database_options, in_loop
+from agentrt.cli.common import Duration, F, database_options, in_loop
 from agentrt.cli.loading import load_agents
 from agentrt.config import Settings, database_url, database_variable, schema_name, setup_logging
 from agentrt.engine.minder import (
@@ -68,6 +68,11 @@ _options_of_settings = (
     ),
     _Option("--poll", "poll_s", "AGENTRT_POLL_S", "The look behind lost notifications."),
     _Option("--drain", "drain_s", "AGENTRT_DRAIN_S", "After SIGTERM, the time jobs have to finish."),
+    _Option("--warm", "warm_s", "AGENTRT_WARM_S", "So long does a job that only waits stay in memory."),
+    _Option("--step-bytes", "step_bytes_max", "AGENTRT_STEP_BYTES", "The largest value of a step, as JSON."),
+    _Option(
+        "--keep", "keep_s", "AGENTRT_KEEP", "So long do finished jobs stay, such as 12h or 7d; then they are pruned."
+    ),
     _Option(
         "--wait", "start_s", "AGENTRT_START_S", "At the start, the time to wait for a database that is not up yet."
     ),
@@ -81,7 +86,7 @@ def settings_options(command: F) -> F:
         command = click.option(
             option.flag,
             option.setting,
-            type=int if isinstance(default, int) else float,
+            type=int if isinstance(default, int) else Duration() if option.setting == "keep_s" else float,
             default=default,
             show_default=True,
             envvar=option.variable,
@@ -100,7 +105,7 @@ def settings_options(command: F) -> F:
     "--http",
     metavar="HOST:PORT",
     envvar="AGENTRT_HTTP",
-    help="Serve /healthz, /readyz, /metrics and a page (of several processes, the first).",
+    help="Serve /healthz, /readyz, /metrics, a page and links to questions (of several processes, the first).",
 )
 @click.option(
     "--log-level", default="info", show_default=True, envvar="AGENTRT_LOG_LEVEL", help="debug, info, warning, error."

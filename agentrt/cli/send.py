@@ -19,7 +19,8 @@ from agentrt.cli.loading import load_agents
 from agentrt.client import Client
 from agentrt.config import setup_logging
 from agentrt.errors import JobCancelled, JobError, JobFailed, PayloadInvalid, ReplyTimeout, UsageError
-from agentrt.model import NewJob, Result, Sent, State, delay_s_max, payload_bytes_max, require_within
+from agentrt.limits import delay_s_max, payload_bytes_max, require_within
+from agentrt.model import NewJob, Result, Sent, State
 
 _pair = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
 _input_bytes_max = 8 * payload_bytes_max  # as text, with escapes and white space, a payload is longer than when stored

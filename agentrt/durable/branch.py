@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Protocol, cast
-from weakref import WeakKeyDictionary, WeakSet
 
 from agentrt.errors import UsageError
 
@@ -46,28 +45,40 @@ class Branch:
 
 
 class Branches:
-    """The branches of one attempt, by task."""
+    """The branches of one attempt, by task. Thousands of attempts wait at a time, so the usual one, without tasks of its own,
+    costs next to nothing.
+    """
+
+    __slots__ = ("_first", "_first_branch", "_of", "_starting")
 
     def __init__(self) -> None:
-        self._root = Branch()
-        self._of: WeakKeyDictionary[asyncio.Task[Any], Branch] = WeakKeyDictionary()
+        self._first: asyncio.Task[Any] | None = None
+        self._first_branch = Branch()
+        self._of: dict[asyncio.Task[Any], Branch] = {}  # of the tasks that it makes, while they run
         self._starting: list[
             Branch
         ] = []  # of tasks whose first part runs before their constructor returns (eager ones)
-        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
 
     def begin(self, task: asyncio.Task[Any]) -> None:
         """The task of the attempt itself."""
-        self._of[task] = self._root
+        self._first = task
+
+    @property
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """Those that the attempt made and that have not ended."""
+        return list(self._of)
 
     def here(self) -> Branch:
         """The branch of the current task. Raises `UsageError` for a task that was made behind the factory's back."""
         task = asyncio.current_task()
         if task is None:
             raise UsageError("A step was called outside of a task. Call it in the agent, or in a task that it makes.")
+        if task is self._first:
+            return self._first_branch
         found = self._of.get(task)
         if found is None and self._starting:
-            found = self._of[task] = self._starting[-1]
+            found = self._starting[-1]
+            self._put(task, found)
         if found is None:
             raise UsageError(
                 f"{task.get_name()} was made by a task factory that was set while the job ran, so its steps have no stable id."
@@ -78,14 +89,12 @@ class Branches:
     @contextmanager
     def inside(self, branch: Branch) -> Generator[None]:
         """Count in a branch of its own: what runs within a step shifts nothing outside, where a replay does not run it."""
-        task = asyncio.current_task()
-        assert task is not None
         outer = self.here()
-        self._of[task] = branch
+        self._move(branch)
         try:
             yield
         finally:
-            self._of[task] = outer
+            self._move(outer)
 
     def make(self, inline: bool, name: str, construct: Callable[[], asyncio.Task[Any]]) -> asyncio.Task[Any]:
         """Construct a task of this attempt. `inline`: its maker waits for it at once, as for a call."""
@@ -95,9 +104,23 @@ class Branches:
             task = construct()
         finally:
             self._starting.remove(branch)
-        self._of.setdefault(task, branch)
-        self.tasks.add(task)
+        if task not in self._of and not task.done():
+            self._put(task, branch)
         return task
+
+    def _move(self, branch: Branch) -> None:
+        task = asyncio.current_task()
+        if task is self._first:
+            self._first_branch = branch
+        elif task is not None:
+            self._of[task] = branch
+
+    def _put(self, task: asyncio.Task[Any], branch: Branch) -> None:
+        self._of[task] = branch
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._of.pop(task, None)
 
 
 class HasBranches(Protocol):

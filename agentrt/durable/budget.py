@@ -11,8 +11,10 @@ from typing import Any, cast
 
 from agentrt import codec
 from agentrt.context import Attempt, running, through_outages
+from agentrt.durable.branch import Branch
 from agentrt.errors import BudgetExceeded, UsageError
-from agentrt.model import StepRecord, StepState, require_whole, require_within
+from agentrt.limits import require_whole, require_within
+from agentrt.model import StepRecord, StepState
 
 _usd_max = 1e9
 _tokens_max = 10**12
@@ -26,10 +28,17 @@ class Spent:
     tokens: int = 0
 
     def on(self, record: StepRecord) -> StepRecord:
-        """The record with what was spent, so that both are stored by one statement."""
-        return replace(record, usd=self.usd, tokens=self.tokens) if self.usd or self.tokens else record
+        """The record with what was spent, so that both are stored by one statement. A reservation around it pays first."""
+        if not self.usd and not self.tokens:
+            return record
+        held = _reserved.get() or Spent()
+        usd, tokens = min(held.usd, self.usd), min(held.tokens, self.tokens)
+        held.usd -= usd
+        held.tokens -= tokens
+        return replace(record, usd=self.usd, tokens=self.tokens, covered_usd=usd, covered_tokens=tokens)
 
 
+_reserved: contextvars.ContextVar[Spent | None] = contextvars.ContextVar("agentrt_reserved", default=None)
 _spent: contextvars.ContextVar[Spent | None] = contextvars.ContextVar("agentrt_spent", default=None)
 
 
@@ -69,8 +78,8 @@ def spend(*, usd: float | Decimal = 0, tokens: int = 0) -> None:
 async def reserve(*, usd: float | Decimal = 0, tokens: int = 0) -> AsyncIterator[None]:
     """Set aside what the block may cost at most, so that jobs that run at the same time cannot overdraw a budget together.
 
-    The block ends by giving it back; what was really used is what `spend` reports. If the process dies inside, it stays booked:
-    the money may be gone.
+    What steps inside report with `spend` is taken from it; the block ends by giving the rest back. If the process dies inside, it
+    stays booked: the money may be gone.
 
     Raises `BudgetExceeded`: not enough is left; nothing was set aside and the block is not entered.
     """
@@ -82,21 +91,39 @@ async def reserve(*, usd: float | Decimal = 0, tokens: int = 0) -> AsyncIterator
         return
     attempt.require_going()
     dollars = Decimal(str(usd))
+    questions = questions_of(attempt.branches.here().step_id("reserve"))
     while (exceeded := await attempt.store.reserve(attempt.owner, dollars, tokens)) is not None:
-        await exceed(attempt, exceeded)
+        await exceed(attempt, exceeded, questions)
+    held = Spent(dollars, tokens)
+    token = _reserved.set(held)
     try:
         yield
     finally:
-        await through_outages(lambda: attempt.store.settle(attempt.job.id, -dollars, -tokens))
+        _reserved.reset(token)
+        await through_outages(lambda: attempt.store.settle(attempt.job.id, -held.usd, -held.tokens))
 
 
-async def raise_when_exceeded(attempt: Attempt, state: StepState) -> None:
+async def raise_when_exceeded(attempt: Attempt, state: StepState, step_id: str) -> None:
     """After a step was stored: its spending may have used up a budget."""
     if state.exceeded is not None:
-        await exceed(attempt, state.exceeded)
+        await exceed(attempt, state.exceeded, questions_of(step_id))
 
 
-async def exceed(attempt: Attempt, account_text: str) -> None:
+async def ask_again(attempt: Attempt, step_id: str) -> None:
+    """A step that is known: when its spending led to a question, the answer counts for the rerun, too."""
+    questions = questions_of(step_id)
+    if f"{questions.path}budget#0" in attempt.job.steps:
+        exceeded = await through_outages(lambda: attempt.store.reserve(attempt.owner, Decimal(0), 0))
+        if exceeded is not None:  # else more was granted already
+            await exceed(attempt, exceeded, questions)
+
+
+def questions_of(step_id: str) -> Branch:
+    """Where the questions are counted that a step's cost leads to: apart, for a rerun may have none."""
+    return Branch(f"{step_id}/budget/")
+
+
+async def exceed(attempt: Attempt, account_text: str, questions: Branch) -> None:
     """A budget is used up: raise `BudgetExceeded`, or return after a person has granted more."""
     account = cast("dict[str, Any]", codec.parse(account_text))
     text = _say(account)
@@ -106,10 +133,12 @@ async def exceed(attempt: Attempt, account_text: str) -> None:
         decide_as,
     )  # the one circle: a decision is a step, whose spending may need a decision
 
-    answer = await decide_as(attempt, "budget", f"{text} Grant as much again?", ("continue", "stop"))
+    step_id = f"{questions.path}budget#{questions.counts['budget']}"
+    with attempt.branches.inside(questions):
+        answer = await decide_as(attempt, "budget", f"{text} Grant as much again?", ("continue", "stop"), subject=None)
     if answer.option != "continue":
         raise BudgetExceeded(f"{text} {answer.by or 'Nobody'} said stop.")
-    await through_outages(lambda: attempt.store.extend_budget(account["account"]))
+    await through_outages(lambda: attempt.store.extend_budget(account["account"], attempt.job.id, step_id))
 
 
 def _say(account: dict[str, Any]) -> str:

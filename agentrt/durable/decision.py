@@ -17,7 +17,8 @@ from agentrt.durable import fault
 from agentrt.durable.branch import Branch
 from agentrt.durable.step import step
 from agentrt.errors import ConfigError, DecisionExpired, UsageError
-from agentrt.model import NewQuestion, StepRecord, delay_s_max, options_max, require_name, require_within
+from agentrt.limits import delay_s_max, options_max, require_name, require_within
+from agentrt.model import NewQuestion, StepRecord
 
 secret_variable = "AGENTRT_SECRET"  # noqa: S105 - the name of a variable, not a secret
 public_url_variable = "AGENTRT_PUBLIC_URL"
@@ -98,7 +99,8 @@ async def decide(
         raise UsageError("agentrt.decide() was called outside of a job. Call it in an agent that a supervisor runs.")
     people = (who,) if isinstance(who, str) else None if who is None else tuple(who)
     _require_question(question, options, within_s, default, people)
-    return await decide_as(attempt, "decide", question, tuple(options), people, default, within_s, announce)
+    subject = (question, tuple(options))
+    return await decide_as(attempt, "decide", question, tuple(options), people, default, within_s, announce, subject)
 
 
 async def decide_as(
@@ -110,9 +112,10 @@ async def decide_as(
     default: str | None = None,
     within_s: float | None = None,
     announce: Callable[[Question], Awaitable[Any]] | None = None,
+    subject: object = None,
 ) -> Decision:
-    """As `decide`, under a step name."""
-    begun = attempt.begin("decide", name, (text, options))
+    """As `decide`, under a step name. `subject`: what a rerun must ask again, None when its words may have changed."""
+    begun = attempt.begin("decide", name, subject)
     known = begun.known
     if known is not None and known.done:
         state = known

@@ -16,7 +16,7 @@ from typing import Any, cast
 from agentrt import codec
 from agentrt.config import redact
 from agentrt.errors import PayloadInvalid, StepFailed
-from agentrt.model import traceback_chars_max
+from agentrt.limits import traceback_chars_max
 
 _kept_chars_max = 2_000  # of one argument or attribute
 _mark = "__agentrt_steps__"
@@ -31,9 +31,10 @@ def encode(error: BaseException) -> str:
         "bases": [class_path(base) for base in kind.__mro__[1:] if issubclass(base, Exception)],
         "text": text_of(error),
         "traceback": traceback_of(error),
-        "args": [_plain(error.message)] if isinstance(error, BaseExceptionGroup) else _plain(error.args),
+        "args": _plain(_args(error)),
         "attributes": {name: _plain(value) for name, value in _attributes(error).items()},
         "members": [encode(member) for member in members],
+        "steps": steps_of(error),  # inside the step that failed: they are run again with it
     }
     return codec.encode(data).decode()
 
@@ -43,6 +44,13 @@ def decode(text: str) -> Exception:
     data = cast("dict[str, Any]", codec.parse(text))
     if data["members"]:
         return ExceptionGroup(data["args"][0], [decode(member) for member in data["members"]])
+    error = _error(data)
+    for step_id, final in data.get("steps", {}).items():
+        mark(error, step_id, final=final)
+    return error
+
+
+def _error(data: dict[str, Any]) -> Exception:
     kind = _find(data["kind"])
     error = None if kind is None else _bare(kind, data)
     if error is not None and text_of(error) == data["text"]:
@@ -98,6 +106,15 @@ def steps_of(error: BaseException | None) -> dict[str, bool]:
     return found
 
 
+def _args(error: BaseException) -> tuple[Any, ...]:
+    """What its class is called with to make one like it."""
+    if isinstance(error, BaseExceptionGroup):
+        return (error.message,)
+    if isinstance(error, OSError) and error.filename is not None and len(error.args) == 2:
+        return (*error.args, error.filename)  # which the class takes out of its args
+    return error.args
+
+
 def _attributes(error: BaseException) -> dict[str, Any]:
     held = getattr(error, "__dict__", {})
     return {
@@ -108,12 +125,19 @@ def _attributes(error: BaseException) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The value when JSON holds it as it is; its text otherwise."""
+    """The value without secrets when JSON holds it as it is; its text otherwise."""
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
+    return _shown(value) if isinstance(value, str) or _fits(value) else redact(codec.describe(value))
+
+
+def _shown(value: Any) -> Any:
+    """A JSON value without secrets."""
     if isinstance(value, str):
         return codec.storable_text(redact(value), _kept_chars_max)
-    return value if _fits(value) else codec.describe(value)
+    if isinstance(value, dict):
+        return {redact(name): _shown(item) for name, item in value.items()}
+    return [_shown(item) for item in value] if isinstance(value, list) else value
 
 
 def _fits(value: Any) -> bool:
@@ -174,6 +198,9 @@ def _stand_in(data: dict[str, Any], kind: type[Exception] | None) -> Exception:
             made = type(data["kind"].rpartition(".")[2], (StepFailed, base), {**namespace, "__init__": _silent})
             error = cast("StepFailed", made.__new__(made, data["text"]))
             error.args = (data["text"],)
+            for name, value in data["attributes"].items():
+                with suppress(AttributeError, TypeError):  # one that its class does not let be set
+                    setattr(error, name, value)
             error.traceback = data["traceback"]
         except TypeError:  # a class that cannot be combined or made bare
             continue

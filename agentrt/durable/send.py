@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentrt.context import Attempt, Begun
-from agentrt.durable.budget import exceed
+from agentrt.durable.budget import exceed, questions_of
 from agentrt.errors import BudgetExceeded, TooManyHops
-from agentrt.model import NewJob, StepKind, StepState, hops_max
+from agentrt.limits import hops_max
+from agentrt.model import NewJob, StepKind, StepState
 
 if TYPE_CHECKING:
     from agentrt.client import Client
@@ -21,7 +22,7 @@ async def send_as_steps(
     """Send those that this attempt, or one before it, has not sent yet. The state's `child` is the job of each."""
     begun = [_begin(attempt, job) for job in jobs]
     fresh = [job for job, one in zip(jobs, begun, strict=True) if one.known is None]
-    sent = iter(await _send(attempt, fresh, client, connection))
+    sent = iter(await _send(attempt, fresh, client, connection, begun[0].mark.id))
     return [
         (one, one.known if one.known is not None else _state(job, next(sent).id))
         for job, one in zip(jobs, begun, strict=True)
@@ -40,14 +41,15 @@ def _begin(attempt: Attempt, job: NewJob) -> Begun:
     return begun
 
 
-async def _send(attempt: Attempt, jobs: Sequence[NewJob], client: Client, connection: Any) -> Sequence[Any]:
+async def _send(attempt: Attempt, jobs: Sequence[NewJob], client: Client, connection: Any, first: str) -> Sequence[Any]:
+    questions = questions_of(first)
     while jobs:
         try:
             return await client.send(jobs, connection=connection, sender=attempt.owner)
         except BudgetExceeded as error:
             if connection is not None:  # its transaction is aborted by now
                 raise
-            await exceed(attempt, str(error))
+            await exceed(attempt, str(error), questions)
     return ()
 
 

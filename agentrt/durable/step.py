@@ -7,11 +7,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from agentrt import codec
-from agentrt.context import Attempt, Begun, call, plain, running
+from agentrt.calls import call, plain
+from agentrt.context import Attempt, Begun, running
 from agentrt.durable import fault
-from agentrt.durable.budget import raise_when_exceeded, spending
+from agentrt.durable.budget import ask_again, raise_when_exceeded, spending
 from agentrt.errors import Fail, PayloadInvalid, RetryAfter, StepTimeout, UsageError
-from agentrt.model import Retry, StepRecord, StepState, delay_s_max, require_within, retry_after_s_min
+from agentrt.limits import delay_s_max, require_within, retry_after_s_min
+from agentrt.model import Retry, StepRecord, StepState
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,6 +68,8 @@ async def step(
     adapter = codec.result_adapter(plain(fn))
     begun = attempt.begin("step", name or name_of(fn), args)
     state = begun.known
+    if state is not None:
+        await ask_again(attempt, begun.mark.id)
     while state is None or not state.done:
         tries = state.tries if state is not None else 0
         if state is not None and state.due is not None:
@@ -113,24 +117,30 @@ class _Try:
         self._tries = tries
 
     async def run(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> StepState:
+        with self._attempt.working(
+            self._begun.mark.id
+        ):  # the record included: what has happened is not parked unrecorded
+            record = await self._record(fn, args)
+            state = await self._attempt.record(record)
+        await raise_when_exceeded(self._attempt, state, self._begun.mark.id)
+        return state
+
+    async def _record(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> StepRecord:
         with spending() as spent:
             try:
-                with self._attempt.working(self._begun.mark.id):
-                    value = await self._call(fn, args)
+                value = await self._call(fn, args)
                 record = StepRecord(self._begun.mark, output=self._encoded(value), tries=self._tries)
             except Exception as error:
                 if self._attempt.stop_reason is not None:
                     raise  # what a cancellation became on its way out is no outcome
                 record = self._failure(error)
-        state = await self._attempt.record(spent.on(record))
-        await raise_when_exceeded(self._attempt, state)
-        return state
+        return spent.on(record)
 
     async def _call(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         timeout = asyncio.timeout(self._timeout_s)
         try:
             async with timeout:
-                return await call(fn, *args)
+                return await self._attempt.perform(fn, args)
         except TimeoutError:
             if timeout.expired():
                 raise StepTimeout(f"step {self._begun.mark.id} ran longer than {self._timeout_s:g} s") from None

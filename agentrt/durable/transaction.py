@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from agentrt import codec
-from agentrt.context import Attempt, Begun, outage, plain, running
+from agentrt.calls import plain
+from agentrt.context import Attempt, Begun, outage, running
 from agentrt.durable import fault
 from agentrt.durable.step import name_of, outcome_of
 from agentrt.errors import Fail, PayloadInvalid, RetryAfter, StoreError, StoreUnavailable, UsageError
@@ -92,8 +93,8 @@ async def _once(
     kwargs: dict[str, Any],
     adapter: codec.Adapter,
 ) -> StepState:
-    try:
-        with attempt.working(begun.mark.id):
+    with attempt.working(begun.mark.id):
+        try:
             async with attempt.store.transaction() as connection:
                 token = joined.set(connection)
                 try:
@@ -102,12 +103,12 @@ async def _once(
                     joined.reset(token)
                 output = _encoded(value, adapter, begun, attempt.value_bytes_max)
                 return await attempt.store.record(attempt.owner, StepRecord(begun.mark, output=output), connection)
-    except (RetryAfter, StoreError):
-        raise
-    except Exception as error:
-        if attempt.stop_reason is not None:
+        except (RetryAfter, StoreError):
             raise
-        return await attempt.record(StepRecord(begun.mark, failure=fault.encode(error)))
+        except Exception as error:
+            if attempt.stop_reason is not None:
+                raise
+            return await attempt.record(StepRecord(begun.mark, failure=fault.encode(error)))
 
 
 def _encoded(value: Any, adapter: codec.Adapter, begun: Begun, bytes_max: int) -> str:

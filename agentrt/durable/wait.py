@@ -11,7 +11,8 @@ from agentrt import codec
 from agentrt.context import Attempt, Begun, require_aware, running, through_outages
 from agentrt.durable import fault
 from agentrt.errors import JobCancelled, JobExpired, JobFailed, JobNotFound, ReplyTimeout
-from agentrt.model import StepRecord, StepState, delay_s_max, require_within
+from agentrt.limits import delay_s_max, require_within
+from agentrt.model import StepRecord, StepState
 
 
 async def sleep(seconds: float) -> None:
@@ -97,6 +98,8 @@ def _failure(text: str, child: int) -> Exception:
     data = cast("dict[str, Any]", codec.parse(text))
     if data["state"] == "timeout":
         return ReplyTimeout(child, float(data["error"]))
+    if data["state"] == "expired":
+        return JobExpired(child)
     if data["state"] == "cancelled":
         return JobCancelled(child, data["agent"], data["error"])
     return JobFailed(child, data["agent"], data["reason"] or "error", data["error"])

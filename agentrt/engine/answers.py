@@ -22,9 +22,14 @@ class Answers:
         self._bell = asyncio.Event()
 
     def ring(self, job_id: int) -> None:
-        if job_id in self._attempts:
-            self._rung.add(job_id)
-            self._bell.set()
+        if (attempt := self._attempts.get(job_id)) is not None:
+            attempt.hints += 1
+            self.look_for(job_id)
+
+    def look_for(self, job_id: int) -> None:
+        """Look once, without a hint."""
+        self._rung.add(job_id)
+        self._bell.set()
 
     def ring_all(self) -> None:
         self._rung.update(job_id for job_id, attempt in self._attempts.items() if attempt.waits)

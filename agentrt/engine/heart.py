@@ -8,6 +8,7 @@ are one statement.
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import sysconfig
 import threading
@@ -20,21 +21,23 @@ from typing import Any
 
 import structlog
 
+from agentrt.calls import in_thread
 from agentrt.config import Settings, redact
-from agentrt.context import Attempt, in_thread, running
+from agentrt.context import Attempt, running
 from agentrt.engine.stats import Stats
 from agentrt.errors import AgentrtError
 from agentrt.store import Store
 
 log = structlog.get_logger("agentrt.heart")
 renew_timeout_s = 2.0
+renew_max = 2_000  # leases in one statement
 _stdlib = sysconfig.get_path("stdlib")
 
 
 @dataclass(slots=True, eq=False)
 class _Lease:
     attempt: Attempt
-    beating: bool = False
+    beat_at: float  # on the monotonic clock
 
 
 class Heart:
@@ -52,8 +55,8 @@ class Heart:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._stop = asyncio.Event()
-        self._due: dict[_Lease, asyncio.Future[bool]] = {}
-        self._due_rung = asyncio.Event()
+        self._rung = asyncio.Event()
+        self._due: list[_Lease] = []
         self._moved_at = 0.0
         self._asked = False
         self._stalled = False
@@ -68,7 +71,8 @@ class Heart:
         self._thread.start()
 
     def watch(self, attempt: Attempt) -> None:
-        self._leases[attempt.job.id] = _Lease(attempt)
+        job = attempt.job
+        self._leases[job.id] = _Lease(attempt, attempt.lease_expires - job.lease_s + self._every_s(job.lease_s))
 
     def forget(self, attempt: Attempt) -> None:
         lease = self._leases.get(attempt.job.id)
@@ -98,114 +102,86 @@ class Heart:
                 log.exception("heart.died", error=f"{type(error).__name__}: {redact(str(error))}")
                 self._stats.restarts["heart"] += 1
                 for lease in list(self._leases.values()):
-                    lease.beating = False
+                    lease.beat_at = 0.0
+                self._due = []
                 time.sleep(self._tick_s)
 
     async def _run(self) -> None:
+        self._stop, self._rung = asyncio.Event(), asyncio.Event()  # they belong to this loop
         self._loop = asyncio.get_running_loop()
-        self._stop, self._due_rung, self._due = asyncio.Event(), asyncio.Event(), {}  # they belong to this loop
         try:
             async with asyncio.TaskGroup() as group:
                 renewer = group.create_task(self._renew_due(), name="renew")
                 while not self._stopping:
                     now = time.monotonic()
-                    for lease in list(self._leases.values()):
-                        job = lease.attempt.job
-                        if not lease.beating and now - (lease.attempt.lease_expires - job.lease_s) > self._every_s(
-                            job.lease_s
-                        ):
-                            lease.beating = True
-                            group.create_task(self._beat(lease), name=f"lease-{lease.attempt.job.id}")
+                    self._look_at_leases(now)
                     self._watch_main_loop(now)
-                    try:
+                    with suppress(TimeoutError):
                         async with asyncio.timeout(self._tick_s):
                             await self._stop.wait()
-                    except TimeoutError:
-                        pass
                 renewer.cancel()
                 self._leases.clear()
         finally:
             await self._store.close()
 
-    async def _beat(self, lease: _Lease) -> None:
-        """Keep one lease until its job ends, it is refused, or it has run out. A failed beat alone changes nothing."""
-        job = lease.attempt.job
-        pause_s = 0.0
-        while await self._sleep_while_held(lease, pause_s):
-            now = time.monotonic()
+    def _look_at_leases(self, now: float) -> None:
+        """One pass over all: a task for each would cost more than the leases themselves when thousands of jobs wait."""
+        for lease in list(self._leases.values()):
             if now >= lease.attempt.lease_expires:
-                self._lose(lease, f"no heartbeat reached the database for {job.lease_s:g} s")
-                return
-            kept = await self._renew(lease)
-            if kept is False:
-                if (
-                    not lease.attempt.settled
-                ):  # else its end may have been stored meanwhile, and that is what refused it
-                    self._lose(lease, "the job was taken back")
-                return
-            if kept:
-                lease.attempt.lease_expires = now + job.lease_s
-            pause_s = (
-                self._every_s(job.lease_s)
-                if kept
-                else min(job.lease_s / 10, max(0.05, lease.attempt.lease_expires - time.monotonic()))
-            )
+                self._lose(lease, f"no heartbeat reached the database for {lease.attempt.job.lease_s:g} s")
+            elif now >= lease.beat_at:
+                self._due.append(lease)
+                lease.beat_at = math.inf  # until it is known what came of it
+        if self._due:
+            self._rung.set()
 
     def _every_s(self, lease_s: float) -> float:
         return lease_s / 3 if self._heartbeat_s is None else min(self._heartbeat_s, lease_s / 3)
 
-    async def _sleep_while_held(self, lease: _Lease, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stop.wait()
-                return False
-        except TimeoutError:
-            return self._leases.get(lease.attempt.job.id) is lease
-
-    async def _renew(self, lease: _Lease) -> bool | None:
-        """True: kept; False: refused; None: the database did not answer."""
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._due[lease] = future
-        self._due_rung.set()
-        try:
-            async with asyncio.timeout(max(0.05, lease.attempt.lease_expires - time.monotonic())):
-                return await future
-        except (TimeoutError, AgentrtError) as error:
-            log.warning(
-                "lease.beat_failed",
-                job_id=lease.attempt.job.id,
-                error=str(error) or "no answer",
-                lease_left_s=round(lease.attempt.lease_expires - time.monotonic(), 2),
-            )
-            return None
-        finally:
-            self._due.pop(lease, None)
-
     async def _renew_due(self) -> None:
         """Renew what is due in one statement; what falls due meanwhile rides with the next."""
         while True:
-            await self._due_rung.wait()
-            self._due_rung.clear()
-            batch = dict(self._due)
-            self._due.clear()
-            if not batch:
-                continue
-            jobs = sorted((lease.attempt.job for lease in batch), key=lambda job: job.id)
-            try:
-                owned = await self._store.renew([(job.id, job.fence, job.lease_s) for job in jobs])
-            except (
-                AgentrtError
-            ) as error:  # no answer, or a login refused for a moment: a failed beat alone changes nothing
-                for future in batch.values():
-                    if not future.done():
-                        future.set_exception(error)
-                continue
-            for lease, future in batch.items():
-                if not future.done():
-                    future.set_result(lease.attempt.job.id in owned)
+            await self._rung.wait()
+            self._rung.clear()
+            while self._due:
+                batch, self._due = self._due[:renew_max], self._due[renew_max:]
+                await self._renew([lease for lease in batch if self._holds(lease)])
+
+    async def _renew(self, batch: list[_Lease]) -> None:
+        if not batch:
+            return
+        asked_at = time.monotonic()  # before the statement: our idea of the lease must not outlast the database's
+        batch.sort(key=lambda lease: lease.attempt.job.id)
+        jobs = [lease.attempt.job for lease in batch]
+        try:
+            owned = await self._store.renew([(job.id, job.fence, job.lease_s) for job in jobs])
+        except AgentrtError as error:  # no answer, or a login refused for a moment: a failed beat alone changes nothing
+            for lease in filter(self._holds, batch):
+                self._beat_failed(lease, str(error) or "no answer")
+            return
+        for lease in batch:
+            attempt = lease.attempt
+            if attempt.job.id in owned:
+                attempt.lease_expires = asked_at + attempt.job.lease_s
+                lease.beat_at = asked_at + self._every_s(attempt.job.lease_s)
+            elif not attempt.settled:  # else its end may have been stored meanwhile, and that is what refused it
+                self._lose(lease, "the job was taken back")
+
+    def _beat_failed(self, lease: _Lease, error: str) -> None:
+        now = time.monotonic()
+        left_s = lease.attempt.lease_expires - now
+        lease.beat_at = now + min(lease.attempt.job.lease_s / 10, max(0.05, left_s))
+        log.warning("lease.beat_failed", job_id=lease.attempt.job.id, error=error, lease_left_s=round(left_s, 2))
+
+    def _holds(self, lease: _Lease) -> bool:
+        return self._leases.get(lease.attempt.job.id) is lease
 
     def _lose(self, lease: _Lease, why: str) -> None:
+        """Nobody renews it any more; the main loop cancels its coroutine."""
         assert self._main is not None
+        lease.beat_at = math.inf
+        if self._holds(lease):
+            self._leases.pop(lease.attempt.job.id, None)  # the main loop may have just removed it
         log.warning("job.losing_lease", job_id=lease.attempt.job.id, agent=lease.attempt.job.agent, why=why)
         if not self._main.is_closed():
             self._main.call_soon_threadsafe(lease.attempt.stop, "lost", why)

@@ -4,6 +4,7 @@ due      makes jobs ready when their moment has come, on an exact timer
 sweep    takes back what a dead process held, when the next lease ends
 beat     shows that this supervisor lives, and rings its own bell to learn whether the listener still hears
 days     makes the coming days' history partitions, and tidies up
+prune    removes what ended long ago (see engine.pruning)
 cancels  hands cancel requests to the running attempts
 """
 
@@ -20,6 +21,7 @@ from uuid import UUID
 import structlog
 
 from agentrt.config import Settings
+from agentrt.engine.pruning import Progress, prune
 from agentrt.engine.runner import Runner
 from agentrt.engine.stats import Cause, Stats
 from agentrt.store import Store
@@ -32,6 +34,9 @@ quiet_sweep_s = 600.0  # when nothing is heard of; new work brings the next look
 cancel_look_s = 60.0
 days_ahead = 7
 days_every_s = 3600.0
+prune_first_s = 60.0  # not in the rush of a start
+prune_every_s = 3600.0
+prune_timeout_s = 30.0
 timer_max_s = 3600.0
 unknown_told_max = 100  # agents; one more name in the log would not help whoever reads it
 unknown_at_once_max = 20
@@ -175,6 +180,21 @@ class Janitor:
             await self._store.ensure_days(days_ahead)
             await self._store.tidy_leases()
             await asyncio.sleep(days_every_s)
+
+    async def prune(self) -> None:
+        """On a connection of its own: a batch may take longer than a claim may wait for it."""
+        await asyncio.sleep(random.uniform(prune_first_s / 2, prune_first_s))  # noqa: S311 - spreads the processes
+        while True:
+            store = self._store.twin(timeout_s=prune_timeout_s)
+            try:
+                done = Progress()
+                async for progress in prune(store, self._settings.keep_s):
+                    done = progress
+            finally:
+                await store.close()
+            if done.jobs:
+                log.info("jobs.pruned", jobs=done.jobs, days=done.days, keep_s=self._settings.keep_s)
+            await asyncio.sleep(random.uniform(prune_every_s / 2, prune_every_s))  # noqa: S311 - as above
 
     async def cancels(self) -> None:
         """Look up who shall be cancelled, when told."""

@@ -12,26 +12,17 @@ import structlog
 
 from agentrt import codec
 from agentrt.agent import Agent
+from agentrt.calls import call
 from agentrt.client import Client
 from agentrt.config import Settings, redact
-from agentrt.context import Attempt, call, running, through_outages
+from agentrt.context import Attempt, running, through_outages
 from agentrt.durable import fault
 from agentrt.durable.key_state import changed_state
 from agentrt.engine.committer import Committer
 from agentrt.engine.heart import Heart
 from agentrt.errors import AskCycle, BudgetExceeded, Fail, LeaseLost, PayloadInvalid, RetryAfter, TooManyHops
-from agentrt.model import (
-    AgentPolicy,
-    Claimed,
-    Failure,
-    Finish,
-    Outcome,
-    Park,
-    Reschedule,
-    State,
-    delay_s_max,
-    retry_after_s_min,
-)
+from agentrt.limits import delay_s_max, retry_after_s_min
+from agentrt.model import AgentPolicy, Claimed, Failure, Finish, Outcome, Park, Reschedule, State
 from agentrt.store import Store
 
 log = structlog.get_logger("agentrt.runner")
@@ -57,6 +48,7 @@ class Runner:
         self.on_alone_ended: Callable[[], None] = lambda: None
         self.on_free: Callable[[str], None] = lambda _agent: None
         self.on_idle: Callable[[], None] = lambda: None
+        self.on_unheard: Callable[[int], None] = lambda _job_id: None
         self._policies = [agent.policy(settings.lease_s) for agent in agents.values()]
         self._settings = settings
         self._store = store
@@ -91,6 +83,7 @@ class Runner:
             lease_expires=granted_at + job.lease_s,
         )
         attempt.on_wait = lambda change: self._change_slots(job.agent, change)
+        attempt.on_unheard = lambda: self.on_unheard(job.id)
         self.attempts[job.id] = attempt
         self._change_slots(job.agent, +1)
         self.runs_alone = self.runs_alone or job.alone
@@ -147,10 +140,14 @@ class Runner:
             await self._apply_limits(attempt, agent, timers)
             outcome = await self._call(attempt, agent)
         except BaseException as error:
-            outcome = self._outcome_of(attempt, agent, error)
+            told = attempt.stop_reason not in (
+                None,
+                "timeout",
+            )  # then its words are not asked for; thousands may be parked at once
+            outcome = None if told else self._outcome_of(attempt, agent, error)
         timers.cancel()
         attempt.settled = True
-        for left in list(attempt.branches.tasks):  # what the agent began and did not wait for ends with it
+        for left in attempt.branches.tasks:  # what the agent began and did not wait for ends with it
             left.cancel()
         if attempt.stop_reason is not None:
             outcome = self._stopped(attempt, agent, outcome)

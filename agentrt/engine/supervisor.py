@@ -98,6 +98,13 @@ class Supervisor:
         }
         return {"ok": self.ready and all(checks.values()), **checks, "failed_loops": dict(self._failed_loops)}
 
+    def clock_moved(self, seconds: float) -> None:
+        """The database's time was set ahead (by a test): look at all that was timed by it."""
+        for attempt in list(self._runner.attempts.values()):
+            attempt.clock_moved(seconds)
+        self._janitor.due_bell.ring()
+        self._janitor.beat_bell.ring()
+
     @property
     def slots(self) -> int:
         return self._settings.slots
@@ -149,6 +156,7 @@ class Supervisor:
         self._runner.on_free = self._claimer.slot_freed
         self._runner.on_alone_ended = self._claimer.alone_ended
         self._runner.on_idle = self._idle.set
+        self._runner.on_unheard = self._answers.look_for
         self._claimer.on_claimed = self._janitor.claimed
         self._janitor.on_beat = self._beaten
 
@@ -162,6 +170,7 @@ class Supervisor:
             "sweep": self._janitor.sweep,
             "beat": self._janitor.beat,
             "days": self._janitor.days,
+            "prune": self._janitor.prune,
             "cancels": self._janitor.cancels,
             "answers": self._answers.run,
         }
@@ -273,6 +282,8 @@ class Supervisor:
         with suppress(TimeoutError):  # what a claim on its way still brings is run or handed back like the rest
             async with asyncio.timeout(max(self._settings.drain_s, hand_back_s)):
                 await self._claimer.ended.wait()
+        for attempt in list(self._runner.attempts.values()):
+            attempt.leave_memory()  # what waits for hours is not waited for here
         await self._until_idle(self._settings.drain_s, hurry=True)
         left = list(self._runner.attempts.values())
         if left:

@@ -1,6 +1,7 @@
-"""The HTTP door of a supervisor: is it alive, is it ready, its counters, and a page for people. It only reads.
+"""The HTTP door of a supervisor: is it alive, is it ready, its counters, a page for people, and the answers to questions.
 
-It has no login: whoever reaches the address may read names, states and error texts of jobs (no payloads, no results).
+It has no login: whoever reaches the address may read names, states and error texts of jobs (no payloads, no results). A question
+is shown, and can be answered, by its signed link only; all else just reads.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _extra = ("aiohttp", "prometheus_client")
 
 @asynccontextmanager
 async def serving(address: str, supervisor: Supervisor, store: Store) -> AsyncIterator[str]:
-    """Serve `/healthz`, `/readyz`, `/metrics`, `/state.json` and the page `/` while the block runs.
+    """Serve `/healthz`, `/readyz`, `/metrics`, `/state.json`, `/decide/ID` and the page `/` while the block runs.
 
     Yields the URL of the page. What fails in a request is answered and logged there; the supervisor does not notice it.
 

@@ -26,6 +26,7 @@ look_s_max = 5.0  # below the 10 s that a scraper waits
 rest_factor = 10  # a look is followed by a rest of so many times its length
 idle_s = 30.0
 newest_jobs = 50
+oldest_questions = 50
 agents_max = 500
 supervisors_max = 50
 
@@ -41,6 +42,8 @@ class Looks:
         self.counts = _Kept(self, self._counts, counts_kept_s)
         self.supervisors = _Kept(self, self._supervisors, rows_kept_s)
         self.jobs = _Kept(self, self._jobs, rows_kept_s)
+        self.decisions = _Kept(self, self._decisions, rows_kept_s)
+        self.open_decisions = _Kept(self, lambda store: store.count_decisions(), counts_kept_s)
 
     async def look(self, read: Callable[[Store], Awaitable[T]]) -> T:
         """One look. Raises `StoreError`, and `StoreUnavailable` after `look_s_max`."""
@@ -86,6 +89,10 @@ class Looks:
     @staticmethod
     async def _jobs(store: Store) -> list[JobRow]:
         return await store.jobs(state=None, agent=None, key=None, limit=newest_jobs)
+
+    @staticmethod
+    async def _decisions(store: Store) -> list[JobRow]:
+        return await store.decisions(limit=oldest_questions)
 
 
 class _Kept(Generic[T]):

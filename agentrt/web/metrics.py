@@ -14,7 +14,7 @@ from agentrt.engine.stats import Cause
 from agentrt.engine.supervisor import Supervisor
 from agentrt.web.looks import Counts, unfinished
 
-_outcomes = ("succeeded", "failed", "cancelled", "retried", "later", "released", "lost")
+_outcomes = ("succeeded", "failed", "cancelled", "retried", "later", "released", "parked", "lost")
 
 
 class Metrics:
@@ -25,9 +25,10 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._registry.register(self._collector)
 
-    def text(self, accept: str, counts: Counts | None) -> tuple[bytes, str]:
-        """The body and its content type, in the format that the scraper accepts. Without counts their series is missing."""
+    def text(self, accept: str, counts: Counts | None, open_decisions: int | None) -> tuple[bytes, str]:
+        """The body and its content type, in the format that the scraper accepts. What is None is missing from it."""
         self._collector.counts = counts
+        self._collector.open_decisions = open_decisions
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
@@ -36,6 +37,7 @@ class _SupervisorCollector(Collector):
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self.counts: Counts | None = None
+        self.open_decisions: int | None = None
 
     def collect(self) -> Iterator[Metric]:
         supervisor, stats = self._supervisor, self._supervisor.stats
@@ -60,6 +62,10 @@ class _SupervisorCollector(Collector):
             for (agent, state), count in unfinished(self.counts).items():
                 jobs.add_metric([agent, state], count)
             yield jobs
+        if self.open_decisions is not None:
+            yield GaugeMetricFamily(
+                "agentrt_decisions_open", "Questions of the whole database that wait for a person.", self.open_decisions
+            )
 
 
 def _counter(name: str, text: str, label: str, known: Iterable[str], counted: Mapping[str, int]) -> CounterMetricFamily:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 
-_style = """
+base_style = """
 :root {
   color-scheme: light dark;
   --ground: #f6f7f9; --card: #ffffff; --ink: #1b2430; --soft: #647082; --faint: #b3bbc7; --line: #e3e7ed;
@@ -31,6 +31,16 @@ h2 { font-size: 13px; margin: 26px 0 8px; color: var(--soft); font-weight: 600; 
 .soft { color: var(--soft); }
 .right { margin-left: auto; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; overflow-x: auto; }
+.pill { color: var(--c, var(--soft)); background: color-mix(in srgb, var(--c, var(--soft)) 13%, transparent);
+  border-radius: 99px; padding: 1px 9px; font-size: 12px; font-weight: 550; white-space: nowrap; }
+.scheduled { --c: var(--scheduled); } .ready { --c: var(--ready); } .blocked { --c: var(--blocked); }
+.running { --c: var(--running); } .parked { --c: var(--parked); } .succeeded, .good { --c: var(--succeeded); }
+.failed, .gone, .bad { --c: var(--failed); } .cancelled, .draining { --c: var(--cancelled); }
+"""
+
+_style = (
+    base_style
+    + """
 #problem { margin-top: 16px; padding: 10px 14px; color: var(--failed); border-color: var(--failed); }
 .old { opacity: .45; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
@@ -46,16 +56,12 @@ td.name { font-weight: 550; max-width: 320px; overflow: hidden; text-overflow: e
 td .key { color: var(--soft); font-weight: 400; }
 td.none { color: var(--soft); padding: 14px 12px; }
 .after { border-left: 1px solid var(--line); }
-.pill { color: var(--c, var(--soft)); background: color-mix(in srgb, var(--c, var(--soft)) 13%, transparent);
-  border-radius: 99px; padding: 1px 9px; font-size: 12px; font-weight: 550; white-space: nowrap; }
-.scheduled { --c: var(--scheduled); } .ready { --c: var(--ready); } .blocked { --c: var(--blocked); }
-.running { --c: var(--running); } .parked { --c: var(--parked); } .succeeded, .good { --c: var(--succeeded); }
-.failed, .gone, .bad { --c: var(--failed); } .cancelled, .draining { --c: var(--cancelled); }
 td.error.cancelled { color: var(--soft); }
 td.count { color: var(--c); font-weight: 600; }
 footer { height: 32px; }
 @media (max-width: 700px) { main, header { padding: 0 10px; } th, td { padding: 6px 8px; } td.name { max-width: 170px; } }
 """
+)
 
 _script = r"""
 'use strict';
@@ -126,6 +132,13 @@ function jobRow(row) {
     cell('wide error ' + row.state, reason + row.error));
 }
 
+function decisionRow(row) {
+  return make('tr', '',
+    cell('number soft', row.id), cell('name', row.agent), cell('number soft', row.job_id),
+    cell('number', length(row.age_s)), cell('number', row.left_s === null ? 'never' : length(row.left_s)),
+    cell('wide soft', row.who === null ? 'anybody' : row.who + (row.who === 1 ? ' person' : ' people')));
+}
+
 function draw(state) {
   const process = state.process, health = process.health;
   at('where').textContent = process.host + ':' + process.pid;
@@ -138,6 +151,8 @@ function draw(state) {
   fill('supervisors', state.supervisors.map(row => supervisorRow(row, process)), 'No supervisor has signed on.', 6);
   fill('agents', state.agents.map(agentRow), 'No agent has jobs.', 9);
   fill('jobs', state.jobs.map(jobRow), 'No job yet.', 7);
+  at('questions').hidden = state.decisions.length === 0;
+  fill('decisions', state.decisions.map(decisionRow), '', 6);
 }
 
 function say(problem) {
@@ -189,6 +204,11 @@ _template = """<!doctype html>
 <div class="card"><table><thead><tr><th>agent<th class="number">scheduled<th class="number">ready<th class="number">blocked
 <th class="number">running<th class="number">parked<th class="number after">succeeded<th class="number">failed
 <th class="number">cancelled</tr></thead><tbody id="agents"></tbody></table></div>
+<div id="questions" hidden>
+<h2>Open questions: what they ask is shown by agentrt decide, and to those who got a link</h2>
+<div class="card"><table><thead><tr><th class="number">id<th>agent<th class="number">job<th class="number">age
+<th class="number">expires in<th>may answer</tr></thead><tbody id="decisions"></tbody></table></div>
+</div>
 <h2>The newest jobs</h2>
 <div class="card"><table><thead><tr><th class="number">id<th>agent<th>state<th class="number">age<th class="number">ran, due
 <th class="number">attempts<th>last error</tr></thead><tbody id="jobs"></tbody></table></div>
@@ -201,13 +221,13 @@ _template = """<!doctype html>
 """
 
 
-def _hash(text: str) -> str:
+def policy_hash(text: str) -> str:
     """As a content security policy names an inline block (https://www.w3.org/TR/CSP3/#match-element-to-source-list)."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 page = _template.replace("{style}", _style).replace("{script}", _script)
 page_policy = (
-    f"default-src 'none'; style-src {_hash(_style)}; script-src {_hash(_script)}; connect-src 'self'; img-src data:;"
+    f"default-src 'none'; style-src {policy_hash(_style)}; script-src {policy_hash(_script)}; connect-src 'self'; img-src data:;"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )

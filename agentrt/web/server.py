@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import structlog
 from aiohttp import web
@@ -15,6 +15,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from agentrt.engine.supervisor import Supervisor
 from agentrt.errors import ConfigError, StoreError
 from agentrt.store import Store
+from agentrt.web.decide import DecisionDoor
 from agentrt.web.looks import Looks
 from agentrt.web.metrics import Metrics
 from agentrt.web.page import page, page_policy
@@ -22,7 +23,7 @@ from agentrt.web.state import View
 
 log = structlog.get_logger("agentrt.web")
 shutdown_s = 0.5  # so long may answers under way delay the end of the process
-request_bytes_max = 1024  # nothing is ever sent here
+request_bytes_max = 4096  # nothing but an option of a question is ever sent here
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -85,11 +86,10 @@ def _app(supervisor: Supervisor, looks: Looks) -> web.Application:
         return web.json_response(health, status=200 if health["ok"] else 503)
 
     async def metrics_text(request: web.Request) -> web.Response:
-        try:
-            counts = await looks.counts()
-        except StoreError:
-            counts = None  # the supervisor reports the outage; its own counters are wanted all the more
-        body, content_type = metrics.text(request.headers.get("Accept", ""), counts)
+        counts = open_decisions = None
+        with suppress(StoreError):  # the supervisor reports the outage; its own counters are wanted all the more
+            counts, open_decisions = await looks.counts(), await looks.open_decisions()
+        body, content_type = metrics.text(request.headers.get("Accept", ""), counts, open_decisions)
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def state_json(_request: web.Request) -> web.Response:
@@ -108,6 +108,9 @@ def _app(supervisor: Supervisor, looks: Looks) -> web.Application:
     }
     for path, handler in handlers.items():
         app.router.add_get(path, handler)
+    door = DecisionDoor(looks)
+    app.router.add_get("/decide/{id}", door.show)
+    app.router.add_post("/decide/{id}", door.answer)
     return app
 
 
@@ -125,6 +128,7 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["X-Frame-Options"] = "DENY"
+    response.headers["Referrer-Policy"] = "no-referrer"
     return response
 
 

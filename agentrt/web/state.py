@@ -42,6 +42,7 @@ class View:
             supervisors = await self._looks.supervisors()
             counts = await self._looks.counts()
             jobs = await self._looks.jobs()
+            decisions = await self._looks.decisions()
         except StoreError as error:
             return {**state, "problem": redact(str(error))}
         now = datetime.now(UTC)
@@ -50,6 +51,7 @@ class View:
             "supervisors": [_supervisor_entry(row, now) for row in supervisors],
             "agents": _agent_entries(counts, supervisors),
             "jobs": [_job_entry(row, now) for row in jobs],
+            "decisions": [_decision_entry(row, now) for row in decisions],
         }
 
 
@@ -89,6 +91,18 @@ def _job_entry(row: JobRow, now: datetime) -> dict[str, object]:
         "due_s": seconds_between(now, row["run_after"]) if row["state"] == State.scheduled else None,
         "ran_s": seconds_between(row["claimed_at"], row["finished_at"] or now) if _has_run(row) else None,
         "error": error if len(error) <= error_chars_max else f"{error[:error_chars_max]}…",
+    }
+
+
+def _decision_entry(row: JobRow, now: datetime) -> dict[str, object]:
+    """Without its text, its options and names: those may hold what a payload does."""
+    return {
+        "id": row["id"],
+        "job_id": row["job_id"],
+        "agent": row["agent"] or "",
+        "age_s": seconds_between(row["created_at"], now),
+        "left_s": seconds_between(now, row["expires"]),
+        "who": None if row["who"] is None else len(row["who"]),
     }
 
 

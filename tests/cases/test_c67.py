@@ -11,7 +11,7 @@ import pytest
 
 import agentrt
 from agentrt import Retry, RetryAfter, agent
-from agentrt.model import error_chars_max, traceback_chars_max
+from agentrt.limits import error_chars_max, traceback_chars_max
 from tests.conftest import supervising
 from tests.support import Sql
 

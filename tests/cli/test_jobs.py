@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import signal
 import struct
 import subprocess
 import termios
@@ -220,3 +221,26 @@ async def test_an_output_that_cannot_show_a_character_gets_its_escape(cli: Cli, 
     assert (shown.code, value.code) == (0, 0)
     assert '"text": "\\xe9"' in shown.out
     assert value.value["payload"] == {"text": "é"}
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+async def test_an_output_that_is_stopped_half_way_comes_whole(cli: Cli, sql: Sql, options: list[str]) -> None:
+    """As by Ctrl-Z, or when the machine is frozen. A pipe takes 64 KiB at once."""
+    await sql.run(
+        "insert into agentrt.jobs(agent, last_error) select 'a', repeat('x', 1000) from generate_series(1, 400)"
+    )
+    environ = {**cli.environ, "PYTHONUNBUFFERED": "1"}
+    command = cli.command("jobs", "--limit", "1000", *options)
+
+    def stopped_half_way() -> str:
+        with subprocess.Popen(command, cwd=cli.folder, env=environ, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            first = process.stdout.read(1)  # it writes, and waits for a reader
+            process.send_signal(signal.SIGSTOP)
+            process.send_signal(signal.SIGCONT)
+            rest = process.stdout.read()
+        assert process.returncode == 0
+        return (first + rest).decode()
+
+    text = await asyncio.to_thread(stopped_half_way)
+    assert len(json.loads(text)) == 400 if options else len(text.splitlines()) == 401

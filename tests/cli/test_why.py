@@ -64,7 +64,8 @@ ended: dict[str, Any] = {
         ),
         ({"state": "scheduled", "due_in_s": 5.0, "last_error": "RetryAfter: slow"}, "put off by its agent (RetryAfter: slow)"),
         ({"state": "scheduled", "workers": 0}, "due since 1.0 s, a supervisor makes it ready"),
-        ({"state": "parked"}, "waits for a reply, a moment or a decision"),
+        ({"state": "parked", "due_in_s": math.inf}, "waits for a reply, a moment or a decision"),
+        ({"state": "parked"}, "its wait has been over for 1.0 s"),
     ],
 )  # fmt: skip
 def test_why_says_what_an_unfinished_job_waits_for(change: dict[str, Any], expected: str) -> None:
@@ -86,6 +87,40 @@ def test_why_says_what_an_unfinished_job_waits_for(change: dict[str, Any], expec
 )
 def test_why_says_who_runs_a_job_and_for_how_long(change: dict[str, Any], expected: str) -> None:
     assert expected in why_line(running | change, None, None)
+
+
+def waits(*changes: dict[str, Any]) -> list[dict[str, Any]]:
+    row = {
+        "step": "fetch#0", "kind": "ask", "tries": 0, "failure": None, "child": 57, "child_agent": "critic",
+        "child_state": "running", "decision": None, "question": None, "due_in_s": None, "waits": len(changes),
+    }  # fmt: skip
+    return [row | change for change in changes]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, "waits for a reply of job 57 (critic, running)"),
+        ({"due_in_s": 20.0}, "(critic, running), 20 s left"),
+        ({"due_in_s": -1.0}, "(critic, running), its time is up"),
+        ({"child_state": None, "child_agent": None}, "a reply of job 57, which has ended"),
+        ({"kind": "sleep", "due_in_s": 12.0}, "sleeps, due in 12 s"),
+        ({"kind": "decide", "decision": 9, "question": "Publish\nit?"}, "a decision: question 9, 'Publish it?'"),
+        (
+            {"kind": "step", "tries": 2, "due_in_s": 8.0, "failure": '{"kind": "ValueError", "text": "no"}'},
+            "step fetch#0 tries again in 8.0 s (after 2 tries: ValueError: no)",
+        ),
+    ],
+)
+def test_why_says_what_the_steps_of_a_job_wait_for(change: dict[str, Any], expected: str) -> None:
+    parked = waiting | {"state": "parked"}
+    assert why_line(parked, None, None, waits(change)).endswith(expected)
+    warm = why_line(running, None, None, waits(change))
+    assert expected in warm
+    assert warm.endswith("its supervisor's last beat was 3.0 s ago")
+    many = why_line(parked, None, None, waits(*[change] * 10))
+    assert many.endswith("and 7 more")
+    assert many.count(expected) == 3
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.conftest import execute, on_server
 
 _empty = """
 select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid();
-drop table if exists public.test_clock;
+drop table if exists agentrt.test_clock;
 set session_replication_role = replica;
 do $$
 declare v_table regclass;

@@ -33,7 +33,7 @@ select case when n % 10 = 9 then 'other' else 'a' end, k.key, case when k.key is
 # runs now, and due at the front of those that wait.
 read_whole = {("sweep", "jobs_running"), ("sweep", "leases"), ("due", "jobs_due")}
 hot = {"beat", "claim", "finish", "reschedule", "due", "sweep", "renew", "record", "send", "promote", "jobs_gate"}
-others = {"lock_keys_of", "bury", "cancel", "retry", "results"}
+others = {"lock_keys_of", "bury", "cancel", "retry", "results", "prune_held", "prune_laden", "prune_jobs"}
 small_tables = {"history", "history_default", "supervisors", "migrations"}
 
 
@@ -63,6 +63,9 @@ async def walk(store: PostgresStore) -> None:
     report = await store.sweep(10, here)
     assert isinstance(report, SweepReport)
     await succeed(store, *(await claim(store, "b")))
+    done = await store.prune(-86_400.0, 100, partly=True)  # of a day later: today is due as a whole, too
+    while done is not None and done.mark is not None:
+        done = await store.prune(-86_400.0, 100, partly=True, mark=done.mark)
 
 
 def faults(plans: list[Plan]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The wake-up path by hand, with the bare driver: insert, trigger, LISTEN, claim. The floor that `bench wake` shows."""
+"""What agentrt does, by hand with the bare driver: the floors that `agentrt bench` shows beside its figures."""
 
 from __future__ import annotations
 
@@ -26,6 +26,19 @@ claim = f"""
 update {schema}.jobs set status = 'running' where id = any(array(
   select id from {schema}.jobs where status = 'ready' order by id limit 1 for no key update skip locked))
 returning (payload->>'sent_at')::float8
+"""  # noqa: S608 - constant
+step_tables = f"""
+drop schema if exists {schema} cascade;
+create schema {schema};
+create table {schema}.jobs(id bigint primary key, fence bigint not null, status text not null);
+create table {schema}.steps(job_id bigint, step text, fence bigint, output json, primary key (job_id, step));
+insert into {schema}.jobs values (1, 1, 'running');
+"""  # noqa: S608 - constant
+step_insert = f"""
+insert into {schema}.steps(job_id, step, fence, output)
+select j.id, $1, j.fence, $2::text::json
+  from {schema}.jobs j where j.id = 1 and j.fence = 1 and j.status = 'running' for share of j
+on conflict do nothing returning step
 """  # noqa: S608 - constant
 drop = f"drop schema if exists {schema} cascade"
 
@@ -66,3 +79,25 @@ async def receive(dsn: str) -> None:
         while (sent_at := await statement.fetchval()) is not None:
             sys.stdout.write(f"{time.monotonic() - sent_at:.9f}\n")
             sys.stdout.flush()
+
+
+class StepWriter:
+    """A fenced insert for each step of a job, and nothing else."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._connection = connection
+        self._written = 0
+
+    @classmethod
+    async def open(cls, dsn: str) -> StepWriter:
+        connection = await asyncpg.connect(dsn, server_settings=server_settings)
+        await connection.execute(step_tables)
+        return cls(connection)
+
+    async def write(self, output: str) -> None:
+        self._written += 1
+        await self._connection.fetch(step_insert, f"step#{self._written}", output)
+
+    async def close(self) -> None:
+        await self._connection.execute(drop)
+        await self._connection.close()

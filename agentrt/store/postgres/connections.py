@@ -45,6 +45,11 @@ class Connections:
         if self._on_close is not None:
             await asyncio.to_thread(self._on_close)
 
+    @property
+    def statements(self) -> int:
+        """How many statements were sent since it was made, transactions of agents not counted."""
+        return self._main.statements + self._lanes.statements
+
     async def _rows(self, name: str, *values: Any) -> list[JobRow]:
         return [dict(row) for row in await self._lanes.fetch(self._sql[name], *values)]
 

@@ -23,6 +23,7 @@ class DurableVerbs(Connections):
             *([owner.job_id], [owner.fence], [record.mark.id], [record.kind], [record.done], [record.output]),
             *([record.failure], [record.mark.fingerprint], [record.mark.place], [record.wait_s], [record.tries]),
             *([str(record.usd or 0)] if money else None, [record.tokens or 0] if money else None),
+            *([str(record.covered_usd)], [record.covered_tokens]),
         ]
         (row,) = await self._rows_on(connection, "record", *values)
         return step_state(owned(row, owner), record)
@@ -53,7 +54,14 @@ class DurableVerbs(Connections):
         return rows[0] if rows else None
 
     async def decisions(self, decision_id: int | None = None, limit: int = 100) -> list[JobRow]:
-        return await self._rows("decisions", decision_id, limit)
+        """The open questions, oldest first; or the one of this id, whatever has become of it."""
+        if decision_id is not None:
+            return await self._rows("decision", decision_id)
+        return await self._rows("decisions", limit)
+
+    async def count_decisions(self) -> int:
+        """How many questions are open."""
+        return int(await self._value("count_decisions") or 0)
 
     # -------------------------------------------------------------- budgets
 
@@ -75,5 +83,5 @@ class DurableVerbs(Connections):
     async def settle(self, job_id: int, usd: Decimal, tokens: int) -> str | None:
         return await self._value("settle", job_id, str(usd), tokens)
 
-    async def extend_budget(self, account: int) -> None:
-        await self._rows("extend_budget", account)
+    async def extend_budget(self, account: int, job_id: int, step: str) -> None:
+        await self._rows("extend_budget", account, job_id, step)

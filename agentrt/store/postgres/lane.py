@@ -119,6 +119,7 @@ class Lane:
         self._timeout_s = timeout_s
         self._connection: asyncpg.Connection | None = None
         self._lock = asyncio.Lock()
+        self.statements = 0  # sent so far: each is a round trip
 
     @property
     def busy(self) -> bool:
@@ -144,6 +145,7 @@ class Lane:
         if self._connection is None or self._connection.is_closed():
             self._connection = None
             self._connection = await connect(self._dsn)
+        self.statements += 1
         rows: list[asyncpg.Record] = await self._connection.fetch(statement.text, *values, timeout=self._timeout_s)
         return rows
 
@@ -184,6 +186,10 @@ class Lanes:
         self._next = (self._next + 1) % len(self._lanes)
         self._used_at[self._next] = now
         return self._lanes[self._next]
+
+    @property
+    def statements(self) -> int:
+        return sum(lane.statements for lane in self._lanes)
 
     async def close_idle(self) -> None:
         """Close the connections that nothing used for `idle_lane_s`."""

@@ -28,11 +28,12 @@ from agentrt.store.postgres import migrate as migrating
 from agentrt.store.postgres.durable import DurableVerbs
 from agentrt.store.postgres.lane import connect, translated
 from agentrt.store.postgres.listener import PostgresNotifier
+from agentrt.store.postgres.retention import RetentionVerbs
 from agentrt.store.postgres.rows import claimed, failure_columns, reopened
 from agentrt.store.sql import migrations
 
 
-class PostgresStore(DurableVerbs):
+class PostgresStore(DurableVerbs, RetentionVerbs):
     """A store in one schema of one database. `twin()` is for another event loop."""
 
     def twin(self, timeout_s: float) -> PostgresStore:
@@ -237,18 +238,8 @@ class PostgresStore(DurableVerbs):
         await self._lanes.close_idle()
         return Beat(row["ready"], dict(zip(row["unknown"], row["unknown_jobs"], strict=True)))
 
-    async def tidy_leases(self) -> int:
-        (row,) = await self._main.fetch(self._sql["tidy_leases"])
-        count: int = row[0]
-        return count
-
     async def leave(self, supervisor: UUID) -> None:
         await self._main.fetch(self._sql["leave"], supervisor)
-
-    async def ensure_days(self, days: int) -> int:
-        (row,) = await self._main.fetch(self._sql["ensure_days"], days)
-        made: int = row[0]
-        return made
 
     async def listen(self, heard: Heard) -> PostgresNotifier:
         return await PostgresNotifier.open(self.dsn, self.schema, heard)
@@ -267,6 +258,20 @@ class PostgresStore(DurableVerbs):
 
     async def steps_of(self, job_id: int) -> list[JobRow]:
         return await self._rows("steps_of", job_id)
+
+    async def waits_of(self, job_id: int, limit: int) -> list[JobRow]:
+        return await self._rows("waits_of", job_id, limit)
+
+    async def trace(self, job_id: int, jobs_max: int, steps_max: int) -> tuple[list[JobRow], list[JobRow]]:
+        """The jobs of the conversation that a job belongs to, the oldest ones, and their steps. No jobs: there is no such job."""
+        jobs = await self._rows("trace_jobs", job_id, jobs_max)
+        return jobs, await self._rows("trace_steps", [job["id"] for job in jobs], steps_max)
+
+    async def unfinished(self, agents: Collection[str], after: int, limit: int) -> list[Claimed]:
+        """Unfinished jobs that have recorded steps, by their ids, as a claim would hand them out; nothing is claimed."""
+        return [
+            claimed(row, set()) for row in await self._lanes.fetch(self._sql["unfinished"], list(agents), after, limit)
+        ]
 
     async def standing(self, job_id: int) -> JobRow | None:
         rows = await self._rows("standing", job_id)

@@ -43,7 +43,7 @@ select * from agentrt.park(:ids, :fences, :waits, :wait_ids, :wait_steps, :limit
 -- name: record
 -- Record steps under their jobs' fences. Returns: n, owned, done, output, failure, due_s, child, exceeded, in order.
 select * from agentrt.record(:ids, :fences, :steps, :kinds, :dones, :outputs, :failures, :fingerprints, :places, :waits, :tries, :usd,
-                             :tokens);
+                             :tokens, :covered_usd, :covered_tokens);
 
 -- name: await_job
 -- Wait as a step for a job that exists. Returns: owned, done, output, failure, due_s, child (null: no such job).
@@ -62,13 +62,26 @@ select * from agentrt.open_decision(:id, :fence, :step, :fingerprint, :place, :q
 select * from agentrt.decide(:id, :option, :by);
 
 -- name: decisions
--- Questions, the open ones or one by its id. Returns: rows, oldest first.
-select id, job_id, step, question, options, who, fallback, expires, answer, answered_by, answered_at, created_at,
-       coalesce(expires <= agentrt.agentrt_now(), false) as expired
-  from agentrt.decisions
- where (:id::bigint is null and answer is null and (expires is null or expires > agentrt.agentrt_now())
-        and exists (select 1 from agentrt.jobs j where j.id = job_id)) or id = :id
- order by id limit :limit;
+-- The questions that are open. Returns: rows as of `decision`, oldest first.
+select d.id, d.job_id, d.step, d.question, d.options, d.who, d.fallback, d.expires, d.answer, d.answered_by, d.answered_at,
+       d.created_at, false as expired, (select j.agent from agentrt.jobs j where j.id = d.job_id) as agent
+  from agentrt.decisions d
+ where d.answer is null and (d.expires is null or d.expires > agentrt.agentrt_now())
+   and exists (select 1 from agentrt.jobs j where j.id = d.job_id)
+ order by d.id limit :limit;
+
+-- name: decision
+-- A question by its id. Returns: its row, with the agent that asked it (null: its job has ended); no row: there is none.
+select d.id, d.job_id, d.step, d.question, d.options, d.who, d.fallback, d.expires, d.answer, d.answered_by, d.answered_at,
+       d.created_at, coalesce(d.expires <= agentrt.agentrt_now(), false) as expired,
+       (select j.agent from agentrt.jobs j where j.id = d.job_id) as agent
+  from agentrt.decisions d where d.id = :id;
+
+-- name: count_decisions
+-- How many questions are open.
+select count(*)::text from agentrt.decisions d
+ where d.answer is null and (d.expires is null or d.expires > agentrt.agentrt_now())
+   and exists (select 1 from agentrt.jobs j where j.id = d.job_id);
 
 -- name: open_budget
 -- Give a running job its budget. Returns: account, deadline_s; no row: the attempt has lost its job.
@@ -83,8 +96,8 @@ select * from agentrt.reserve(:id, :fence, :usd, :tokens);
 select agentrt.settle(:id, :usd, :tokens);
 
 -- name: extend_budget
--- Grant once more what was granted at first.
-select agentrt.extend_budget(:account);
+-- Grant once more what was granted at first, once a question.
+select agentrt.extend_budget(:account, :job_id, :step);
 
 -- name: renew
 -- Renew leases. Returns: the ids still owned.
@@ -107,7 +120,7 @@ select * from agentrt.cancel_requests(:ids);
 select agentrt.cancel(:id, :reason, :tree);
 
 -- name: retry
--- Run an ended job again. Returns: its state now, null for no such job.
+-- Run an ended job again. Returns: its state now, 'no step' when it has no step :from_step, null for no such job.
 select agentrt.retry(:id, :from_step);
 
 -- name: was_issued
@@ -134,6 +147,10 @@ select agentrt.tidy_leases();
 -- Make the history partitions of the coming days. Returns: how many were made.
 select agentrt.ensure_days(:days);
 
+-- name: prune
+-- Remove one batch of what ended long ago. Returns: removed, spared, days, and where to go on; no row: another process does it.
+select * from agentrt.prune(:keep, :limit, :partly, :partition, :after, :mode);
+
 -- name: job
 -- One job with all that is kept of it. Returns: a row of all_jobs, or none.
 select * from agentrt.all_jobs where id = :id;
@@ -144,10 +161,68 @@ select attempt, fence, supervisor, reason, kind, text, traceback, claimed_at, en
   from agentrt.attempts where job_id = :id order by fence;
 
 -- name: steps_of
--- The recorded steps of a job, first first.
-select step, kind, done, fence, output::text as output, failure::text as failure, fingerprint, place, due, tries, child, usd, tokens,
-       recorded_at
+-- The recorded steps of a job, first first. state: done, failed, waits, or again (it failed, and the next attempt tries it anew).
+select step, kind, done,
+       case when done then case when failure is null then 'done' else 'failed' end
+            when kind = 'sleep' and due <= agentrt.agentrt_now() then 'done'
+            when kind = 'step' and due is null then 'again' else 'waits' end as state,
+       fence, output::text as output, failure::text as failure, fingerprint, place, due, tries, child, usd, tokens, recorded_at
   from agentrt.steps where job_id = :id order by seq;
+
+-- name: waits_of
+-- The steps that a job waits for, first first, with what answers them. Returns: up to :limit rows; waits: how many there are.
+select s.step, s.kind, s.tries, s.failure::text as failure, s.child, c.agent as child_agent, c.status as child_state,
+       d.id as decision, d.question, extract(epoch from s.due - agentrt.agentrt_now())::float8 as due_in_s,
+       count(*) over () as waits
+  from agentrt.steps s
+  left join agentrt.jobs c on c.id = s.child
+  left join agentrt.decisions d on d.job_id = s.job_id and d.step = s.step and d.answer is null
+ where s.job_id = :id and not s.done and (s.kind in ('ask', 'decide') or s.due > agentrt.agentrt_now())
+ order by s.seq limit :limit;
+
+-- name: trace_jobs
+-- The jobs of the conversation that a job belongs to, the oldest :limit, with what their steps spent and the budget that each has.
+-- began_at: the earliest sign of a run. Returns: rows in the order of their ids; none: there is no such job.
+with asked as (
+  select coalesce(a.root, a.id) as root
+    from (select id, root from agentrt.jobs where id = :id union all select id, root from agentrt.history where id = :id) a limit 1),
+tree as (
+  select id, agent, key, status as state, parent, root, hops, attempt, max_attempts, null::text as reason, last_error, created_at,
+         claimed_at, null::timestamptz as finished_at
+    from agentrt.jobs where id = (select root from asked) or root = (select root from asked)
+  union all
+  select id, agent, key, state, parent, root, hops, attempt, max_attempts, reason, last_error, created_at, claimed_at, finished_at
+    from agentrt.history where id = (select root from asked) or root = (select root from asked))
+select t.*, s.usd, s.tokens,
+       least(t.claimed_at, s.recorded_at, (select min(a.claimed_at) from agentrt.attempts a where a.job_id = t.id)) as began_at,
+       agentrt.agentrt_now() as now, b.id is not null as has_budget, b.usd as budget_usd, b.usd_max, b.tokens as budget_tokens,
+       b.tokens_max, b.jobs as budget_jobs, b.jobs_max
+  from (select * from tree order by id limit :limit) t
+  left join lateral (select sum(k.usd) as usd, sum(k.tokens)::bigint as tokens, min(k.recorded_at) as recorded_at
+                       from agentrt.steps k where k.job_id = t.id) s on true
+  left join agentrt.budgets b on b.id = t.id
+ order by t.id;
+
+-- name: trace_steps
+-- The steps of these jobs, up to :limit. Returns: job_id, step, kind, state (see steps_of), tries, child, usd, tokens.
+select job_id, step, kind,
+       case when done then case when failure is null then 'done' else 'failed' end
+            when kind = 'sleep' and due <= agentrt.agentrt_now() then 'done'
+            when kind = 'step' and due is null then 'again' else 'waits' end as state,
+       tries, child, usd, tokens
+  from agentrt.steps where job_id = any(:ids::bigint[]) order by job_id, seq limit :limit;
+
+-- name: unfinished
+-- Unfinished jobs of these agents that have recorded steps, those after the id :after, up to :limit. Returns: rows as of a claim.
+select j.id, j.fence, j.agent, j.key, j.attempt + case when j.status = 'running' then 0 else 1 end as attempt,
+       coalesce(j.max_attempts, 1) as max_attempts, j.payload::text as payload, j.priority, j.ord, coalesce(j.root, j.id) as root,
+       j.hops, null::float8 as deadline_s, j.account, j.alone, 0::float8 as lease_s, 0::float8 as waited_s,
+       (select t.value::text from agentrt.states t where t.agent = j.agent and t.key = j.key) as state,
+       agentrt.steps_json(j.id, agentrt.agentrt_now()) as steps
+  from agentrt.jobs j
+ where j.agent = any(:agents::text[]) and j.id > :after and j.fence > 0
+   and exists (select 1 from agentrt.steps s where s.job_id = j.id)
+ order by j.id limit :limit;
 
 -- name: jobs
 -- The newest jobs that match; null matches all. Returns: rows of all_jobs without payload and result.

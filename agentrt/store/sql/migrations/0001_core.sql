@@ -65,6 +65,7 @@ create index jobs_alone   on agentrt.jobs(agent, priority, ord)  where status = 
 create index jobs_key     on agentrt.jobs(agent, key, kseq)      where key is not null;
 create index jobs_due     on agentrt.jobs(run_after, ord)        where status in ('scheduled', 'parked');
 create index jobs_running on agentrt.jobs(agent, lease_expires)  where status = 'running';
+create index jobs_root    on agentrt.jobs(root)                  where root is not null;  -- for `trace`; only followers pay
 
 -- Renewed leases, apart from the wide job row. Only jobs that outlive a third of their lease have a row.
 create table agentrt.leases(
@@ -82,6 +83,7 @@ create table agentrt.history(
 ) partition by range (finished_at);
 create index history_id on agentrt.history(id);
 create index history_finished on agentrt.history using brin(finished_at);
+create index history_root on agentrt.history(root) where root is not null;
 create table agentrt.history_default partition of agentrt.history default;  -- the net below the day partitions
 
 -- One row an attempt that did not succeed.
@@ -273,9 +275,10 @@ end$$;
 -- ------------------------------------------------------------------------------------------------ send
 
 -- Insert a batch: from outside (p_parent null), or as steps of an attempt, each message at most once a step.
--- p_asks: the step waits for the job's end, at most p_timeouts seconds. p_dones: the step's answer to a job that exists.
+-- p_asks: the step waits for the job's end, at most p_timeouts seconds.
 -- Returns one row a message, in order; none: the attempt has lost its job, and nothing was sent.
--- Locks: the sender; the dedup keys, then the mailboxes, each in byte order, so that two batches never wait for each other.
+-- Locks: the dedup keys, then the mailboxes, each in byte order, then the sender: those who end jobs lock the mailboxes before the
+-- rows of the askers, too, so nobody waits in a circle.
 create function agentrt.send(
   p_agents text[], p_keys text[], p_priorities int2[], p_delays float8[], p_run_ats timestamptz[], p_max_attempts int[],
   p_payloads text[], p_dedups text[], p_deadlines float8[], p_watched boolean[], p_parent bigint, p_fence bigint, p_steps text[],
@@ -289,11 +292,12 @@ declare
   v_new bigint[] := array(select nextval(pg_get_serial_sequence('agentrt.jobs', 'id')) from generate_subscripts(p_agents, 1));
   v_known bigint[];  -- the jobs that these steps have sent already: the answer to an earlier call was lost
   v_ids bigint[];    -- what counts for each message: known, or the first of its dedup key, or new
+  v_holds boolean;   -- whether anybody may wait for the sender
   v_now timestamptz;
 begin
   select j.id, coalesce(j.root, j.id) as root, j.hops, j.deadline, j.account, j.key is not null or j.asked as holds_a_mailbox
     into v_parent from agentrt.jobs j
-   where j.id = p_parent and j.fence = p_fence and coalesce(j.status, '') = 'running' for share;
+   where j.id = p_parent and j.fence = p_fence and coalesce(j.status, '') = 'running';
   if p_parent is not null and not found then
     return;
   end if;
@@ -304,12 +308,19 @@ begin
    group by u.a, u.d order by u.a collate "C", u.d collate "C"
   on conflict do nothing;
   if v_parent.holds_a_mailbox and true = any(p_asks) then
-    perform agentrt.require_no_cycle(p_parent, u.a, u.k) from unnest(p_agents, p_keys, p_asks) u(a, k, asks)
-      where u.asks and u.k is not null;
+    perform agentrt.lock_cycles();
   end if;
   perform agentrt.lock_key(k.a, k.k) from (
     select distinct u.a collate "C" as a, u.k collate "C" as k from unnest(p_agents, p_keys) u(a, k)
      where u.k is not null order by 1, 2) k;
+  if p_parent is not null then
+    select j.key is not null or j.asked into v_holds from agentrt.jobs j
+     where j.id = p_parent and j.fence = p_fence and coalesce(j.status, '') = 'running' for share;
+    if not found then   -- it was lost while this waited
+      delete from agentrt.dedups x where x.job_id = any(v_new);
+      return;
+    end if;
+  end if;
   v_now := agentrt.agentrt_now();
   v_ids := array(select coalesce(u.kn, (select x.job_id from agentrt.dedups x where x.agent = u.a and x.dedup = u.d), u.i)
                    from unnest(p_agents, p_dedups, v_new, v_known) with ordinality u(a, d, i, kn, o) order by u.o);
@@ -331,7 +342,14 @@ begin
            case when not u.asks then to_json(u.i) end, u.fi, u.pl, v_now + make_interval(secs => u.t), u.i
       from unnest(p_steps, v_ids, v_known, p_asks, p_timeouts, p_fingerprints, p_places) u(step, i, kn, asks, t, fi, pl)
      where u.kn is null;
-    perform agentrt.ask_existing(u.i) from unnest(v_ids, v_new, p_asks) u(i, n, asks) where u.asks and u.i <> u.n;
+    perform agentrt.answer(p_parent, u.step, null, json_build_object(     -- it was pruned since its dedup key was read
+              'job', u.i, 'agent', u.a, 'state', 'expired', 'reason', null, 'error', '')::text)
+       from unnest(v_ids, v_new, p_asks, p_steps, p_agents) u(i, n, asks, step, a)
+      where u.asks and u.i <> u.n and not agentrt.ask_existing(u.i);
+    if true = any(p_asks) and (v_holds or p_parent = any(v_ids)) then
+      perform agentrt.require_no_cycle(p_parent, u.i) from unnest(v_ids, v_new, p_keys, p_asks) u(i, n, k, asks)
+        where u.asks and (u.k is not null or u.i <> u.n);
+    end if;
   end if;
   return query select u.o::int, u.i, u.i <> u.n from unnest(v_ids, v_new) with ordinality u(i, n, o) order by u.o;
 end$$;
@@ -345,7 +363,7 @@ begin
   if found then
     return true;
   end if;
-  select h.agent into v_agent from agentrt.history h where h.id = p_child limit 1;
+  select h.agent into v_agent from agentrt.history h where h.id = p_child limit 1 for share;  -- not pruned before it has answered
   if not found then
     return false;
   end if;
@@ -353,17 +371,28 @@ begin
   return true;
 end$$;
 
--- Refuse an ask that could never be answered: the mailbox it goes to is held by a job that waits, over any number of others,
--- for the asker. Followed from the mailbox's head: what a job waits for, and who stands before that in its own mailbox.
--- One such look at a time in a schema, or two that close a circle together would not see each other.
-create function agentrt.require_no_cycle(p_asker bigint, p_agent text, p_key text) returns void language plpgsql
+-- One look for circles at a time in a schema, or two that close one together would not see each other. Taken before mailboxes and
+-- rows.
+create function agentrt.lock_cycles() returns void language sql volatile as $$
+  select pg_advisory_xact_lock(hashtextextended('agentrt' || '.cycles', 0))
+$$;
+
+-- Refuse a wait, which is written already, that could never end: p_child, or who holds its mailbox, waits over any number of others
+-- for the asker. Followed from there: what a job waits for, and who stands before that in its own mailbox. An asker that neither
+-- has a key nor is asked needs no look, for nobody waits for it; whoever begins to, waits for its row's lock, and looks itself.
+create function agentrt.require_no_cycle(p_asker bigint, p_child bigint) returns void language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
-declare v_path text;
+declare
+  v_path text;
+  v_child record;
 begin
-  perform pg_advisory_xact_lock(hashtextextended('agentrt' || '.cycles', 0));
+  perform agentrt.lock_cycles();
+  select j.agent, j.key, j.status into v_child from agentrt.jobs j where j.id = p_child;
   with recursive held(id, path, length) as (
     select q.id, array[q.id], 1 from (
-      select j.id from agentrt.jobs j where j.agent = p_agent and j.key = p_key order by j.kseq limit 1) q
+      select case when v_child.status <> 'blocked' then p_child else (
+        select j.id from agentrt.jobs j where j.agent = v_child.agent and j.key = v_child.key order by j.kseq limit 1) end as id) q
+     where q.id is not null
     union all
     select n.id, held.path || n.id, held.length + 1
       from held
@@ -379,7 +408,8 @@ begin
     from (select path from held where id = p_asker limit 1) f, unnest(f.path) with ordinality p(id, o)
     join agentrt.jobs j on j.id = p.id;
   if v_path is not null then
-    raise exception 'agentrt: %[''%''] would wait for itself: %', p_agent, p_key, v_path using errcode = 'AR001';
+    raise exception 'agentrt: % would wait for itself: %', v_child.agent || coalesce('[' || quote_literal(v_child.key) || ']', ''), v_path
+      using errcode = 'AR001';
   end if;
 end$$;
 
@@ -457,12 +487,17 @@ $$;
 -- ------------------------------------------------------------------------------------------------ the end of an attempt
 
 -- The failures that ended an attempt are no longer behind it: the next try runs those steps again. (A failure that the agent
--- caught is part of its history and stays.) A wait that failed is forgotten only with its job, for whoever retries that by hand.
+-- caught is part of its history and stays.) A wait that failed is forgotten only with its job, for whoever retries that by hand; a
+-- question together with the steps that announced it.
 create function agentrt.reopen(p_ids bigint[], p_steps text[], p_waits boolean) returns void language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 begin
-  delete from agentrt.steps s using unnest(p_ids, p_steps) u(id, step)
-   where s.job_id = u.id and s.step = u.step and p_waits and s.kind in ('ask', 'decide');
+  if p_waits then
+    delete from agentrt.steps s using unnest(p_ids, p_steps) u(id, step)
+      join lateral (select k.job_id from agentrt.steps k
+                     where k.job_id = u.id and k.step = u.step and k.kind in ('ask', 'decide') limit 1) w on true
+     where s.job_id = u.id and (s.step = u.step or starts_with(s.step, u.step || '/'));
+  end if;
   update agentrt.steps s set done = false, due = null, tries = 0 from unnest(p_ids, p_steps) u(id, step)
    where s.job_id = u.id and s.step = u.step and s.failure is not null and s.kind = 'step';
 end$$;
@@ -732,7 +767,8 @@ end$$;
 -- that this has used up. The share lock keeps a sweep from slipping between the look and the insert.
 create function agentrt.record(
   p_ids bigint[], p_fences bigint[], p_steps text[], p_kinds text[], p_dones boolean[], p_outputs text[], p_failures text[],
-  p_fingerprints text[], p_places text[], p_waits float8[], p_tries int[], p_usd text[], p_tokens bigint[])
+  p_fingerprints text[], p_places text[], p_waits float8[], p_tries int[], p_usd text[], p_tokens bigint[],
+  p_covered_usd text[], p_covered_tokens bigint[])
 returns table(n int, owned boolean, done boolean, output text, failure text, due_s float8, child bigint, exceeded text)
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off
@@ -741,13 +777,14 @@ set enable_hashjoin = off as $$
 declare
   v_owned bigint[];
   v_now timestamptz;
+  v_written text[];
   v_exceeded text;
 begin
   v_owned := array(select j.id from unnest(p_ids, p_fences) u(id, fence)
                      join agentrt.jobs j on j.id = u.id and j.fence = u.fence and coalesce(j.status, '') = 'running'
                     where j.id = any(p_ids) for share of j);
   v_now := agentrt.agentrt_now();
-  insert into agentrt.steps as s (job_id, step, kind, fence, done, output, failure, fingerprint, place, due, tries, usd, tokens)
+  with w as (insert into agentrt.steps as s (job_id, step, kind, fence, done, output, failure, fingerprint, place, due, tries, usd, tokens)
   select u.id, u.step, u.kind, u.fence, u.done, u.output::json, u.failure::json, u.fingerprint, u.place,
          v_now + make_interval(secs => u.wait), u.tries, u.usd::numeric, u.tokens
     from unnest(p_ids, p_fences, p_steps, p_kinds, p_dones, p_outputs, p_failures, p_fingerprints, p_places, p_waits, p_tries, p_usd,
@@ -758,9 +795,16 @@ begin
          due = case when s.kind = 'sleep' then s.due else excluded.due end,  -- a sleep that is told again does not begin anew
          tries = excluded.tries, usd = coalesce(s.usd, 0) + excluded.usd, tokens = coalesce(s.tokens, 0) + excluded.tokens,
          recorded_at = v_now
-   where not s.done;
-  if p_usd is not null then
-    v_exceeded := (select agentrt.charge(j.account, u.usd::numeric, u.tokens) from unnest(p_ids, p_usd, p_tokens) u(id, usd, tokens)
+   where not s.done   -- nor is a wait written again, whose answer was lost
+     and not (not excluded.done and s.fence = excluded.fence and s.tries = excluded.tries and s.due > v_now)
+  returning s.job_id, s.step)
+  select coalesce(array_agg(w.job_id || '/' || w.step), '{}') into v_written from w;
+  if p_usd is not null then   -- what a reservation covers is booked already
+    v_exceeded := (select agentrt.charge(j.account, (u.usd::numeric - u.covered_usd::numeric) * w.times,
+                                         (u.tokens - u.covered_tokens) * w.times)
+                     from unnest(p_ids, p_steps, p_usd, p_tokens, p_covered_usd, p_covered_tokens)
+                          u(id, step, usd, tokens, covered_usd, covered_tokens)
+                    cross join lateral (select (u.id || '/' || u.step = any(v_written))::int as times) w
                      join agentrt.jobs j on j.id = u.id where j.id = any(v_owned) and j.account is not null limit 1);
   end if;
   return query
@@ -771,7 +815,7 @@ begin
    order by u.o;
 end$$;
 
--- Wait, as a step of an attempt, for the end of a job that exists. As `record`; child null: there is no such job.
+-- Wait, as a step of an attempt, for the end of a job that exists. As `record`; child null: there is no such job. Raises AR001.
 create function agentrt.await_job(
   p_id bigint, p_fence bigint, p_step text, p_child bigint, p_timeout float8, p_fingerprint text, p_place text)
 returns table(owned boolean, done boolean, output text, failure text, due_s float8, child bigint) language plpgsql
@@ -779,6 +823,9 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 #variable_conflict use_column
 declare v_now timestamptz := agentrt.agentrt_now();
 begin
+  if exists (select 1 from agentrt.jobs a where a.id = p_id and (coalesce(a.key, '') <> '' or a.asked)) then
+    perform agentrt.lock_cycles();
+  end if;
   perform 1 from agentrt.jobs j where j.id = p_id and j.fence = p_fence and coalesce(j.status, '') = 'running' for share;
   owned := found;
   if not owned then
@@ -793,6 +840,8 @@ begin
     return next;
     return;
   end if;
+  perform agentrt.require_no_cycle(p_id, p_child) from agentrt.jobs a
+    where a.id = p_id and (coalesce(a.key, '') <> '' or a.asked or p_child = p_id);
   return query select true, s.done, s.output::text, s.failure::text, extract(epoch from s.due - v_now)::float8, s.child
                  from agentrt.steps s where s.job_id = p_id and s.step = p_step;
 end$$;
@@ -867,6 +916,7 @@ begin
      where p_tree)
   select array_agg(id) into v_ids from tree;
   perform agentrt.lock_keys_of(v_ids);
+  perform agentrt.lock_askers(v_ids);  -- with the jobs, in one order
   perform 1 from agentrt.jobs j where j.id = any(v_ids) order by j.id for update;
   select j.status into v_status from agentrt.jobs j where j.id = p_id;
   if v_status is null then
@@ -882,9 +932,16 @@ begin
   return case when v_status = 'running' then 'requested' else 'cancelled' end;
 end$$;
 
+-- Forget a step of a job and those begun after it; null forgets none. The caller holds the job, which nobody runs.
+create function agentrt.forget_from(p_id bigint, p_from text) returns void language sql
+set enable_seqscan = off set enable_bitmapscan = off as $$
+  delete from agentrt.steps s where s.job_id = p_id
+     and s.seq >= (select f.seq from agentrt.steps f where f.job_id = p_id and f.step = p_from)
+$$;
+
 -- Run a failed or cancelled job again, with its recorded steps and fresh attempts; a scheduled one at once.
 -- p_from: forget this step and those begun after it.
--- Returns 'ready' (or 'blocked': behind its key's head), or why not: the state that cannot be retried; null: no such job.
+-- Returns 'ready' (or 'blocked': behind its key's head), or why not: the state that cannot be retried, 'no step'; null: no such job.
 create function agentrt.retry(p_id bigint, p_from text) returns text language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -892,9 +949,13 @@ declare
   v_row agentrt.history;
   v_status text;
 begin
+  if p_from is not null and not exists (select 1 from agentrt.steps s where s.job_id = p_id and s.step = p_from) then
+    return (select 'no step' from agentrt.all_jobs a where a.id = p_id limit 1);
+  end if;
   update agentrt.jobs set status = 'ready', run_after = v_now, ord = nextval('agentrt.ord_seq')
    where id = p_id and coalesce(status, '') = 'scheduled' returning status into v_status;
   if v_status is not null then
+    perform agentrt.forget_from(p_id, p_from);
     return v_status;
   end if;
   select j.status into v_status from agentrt.jobs j where j.id = p_id;
@@ -906,10 +967,7 @@ begin
     return coalesce((select j.status from agentrt.jobs j where j.id = p_id),
                     (select h.state from agentrt.history h where h.id = p_id limit 1));
   end if;
-  if p_from is not null then
-    delete from agentrt.steps s where s.job_id = p_id
-       and s.seq >= (select f.seq from agentrt.steps f where f.job_id = p_id and f.step = p_from);
-  end if;
+  perform agentrt.forget_from(p_id, p_from);
   insert into agentrt.jobs(id, agent, key, priority, max_attempts, fence, created_at, run_after, parent, root, hops, account,
                            last_error, payload)
   values (p_id, v_row.agent, v_row.key, v_row.priority, v_row.max_attempts, v_row.fence, v_row.created_at, v_now, v_row.parent,

@@ -15,6 +15,7 @@ create table agentrt.decisions(
   answer     text,
   answered_by text,
   answered_at timestamptz,
+  granted    boolean not null default false,  -- of a budget that is used up: the answer has been followed
   created_at timestamptz not null default agentrt.agentrt_now(),
   unique (job_id, step)
 );
@@ -38,6 +39,9 @@ begin
   insert into agentrt.steps(job_id, step, kind, fence, done, fingerprint, place, due)
   values (p_id, p_step, 'decide', p_fence, false, p_fingerprint, p_place, v_now + make_interval(secs => p_within))
   on conflict do nothing;
+  if found then  -- a question of a step that was forgotten since (see retry, reopen) is not this one, and its links are void
+    delete from agentrt.decisions d where d.job_id = p_id and d.step = p_step;
+  end if;
   insert into agentrt.decisions(id, job_id, step, question, options, who, fallback, expires)
   select nextval(pg_get_serial_sequence('agentrt.jobs', 'id')), p_id, p_step, p_question, p_options, p_who, p_fallback, s.due
     from agentrt.steps s where s.job_id = p_id and s.step = p_step
@@ -56,22 +60,24 @@ returns table(verdict text, decision bigint, question text, options text[], who 
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
-  v_job bigint;
+  v_id bigint := coalesce(
+    (select d.id from agentrt.decisions d where d.id = p_id),
+    (select min(d.id) from agentrt.decisions d where d.job_id = p_id and d.answer is null having count(*) = 1));
+  v_live boolean;
   v_row agentrt.decisions;
   v_output text;
 begin
-  select d.job_id into v_job from agentrt.decisions d
-   where d.id = p_id or d.id = (select min(o.id) from agentrt.decisions o where o.job_id = p_id and o.answer is null having count(*) = 1)
-   order by d.id limit 1;
-  perform 1 from agentrt.jobs j where j.id = v_job for no key update;  -- before the question, as an attempt that waits does
-  select d.* into v_row from agentrt.decisions d
-   where d.id = p_id or d.id = (select min(o.id) from agentrt.decisions o where o.job_id = p_id and o.answer is null having count(*) = 1)
-   order by d.id limit 1 for update;
+  perform 1 from agentrt.jobs j where j.id = (select d.job_id from agentrt.decisions d where d.id = v_id)
+     for no key update;  -- before the question, as an attempt that waits does
+  v_live := found;
+  select d.* into v_row from agentrt.decisions d where d.id = v_id for update;
   if v_row.id is null then
     return;
   end if;
   if v_row.answer is not null then
     verdict := 'already';
+  elsif not v_live then
+    verdict := 'closed';
   elsif v_row.expires <= agentrt.agentrt_now() then
     verdict := 'expired';
   elsif p_option <> all(v_row.options) then
@@ -85,7 +91,7 @@ begin
       returning d.* into v_row;
       verdict := 'accepted';
     else
-      verdict := case when exists (select 1 from agentrt.jobs j where j.id = v_row.job_id) then 'expired' else 'closed' end;
+      verdict := 'expired';  -- the attempt has recorded so, by its own clock
     end if;
   end if;
   return query select verdict, v_row.id, v_row.question, v_row.options, v_row.who, v_row.answer, v_row.answered_by;
@@ -197,9 +203,10 @@ begin
   end loop;
 end$$;
 
--- Somebody said 'continue': once more what was granted at first.
-create function agentrt.extend_budget(p_account bigint) returns void language sql as $$
+-- Somebody said 'continue' to this question: once more what was granted at first, once.
+create function agentrt.extend_budget(p_account bigint, p_job bigint, p_step text) returns void language sql as $$
+  with g as (update agentrt.decisions d set granted = true where d.job_id = p_job and d.step = p_step and not d.granted returning 1)
   update agentrt.budgets set usd_max = greatest(usd, usd_max) + usd_grant, tokens_max = greatest(tokens, tokens_max) + tokens_grant,
                              jobs_max = greatest(jobs, jobs_max) + jobs_grant
-   where id = p_account
+   where id = p_account and exists (select 1 from g)
 $$;

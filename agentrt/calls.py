@@ -1,0 +1,59 @@
+"""How user functions are called: coroutines are awaited, plain functions run in a thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+
+
+async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Await a coroutine function; run a plain one in a thread of its own."""
+    if inspect.iscoroutinefunction(plain(fn)) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004 - asks for the method
+        return await fn(*args, **kwargs)
+    result = await in_thread(functools.partial(fn, *args, **kwargs))
+    return await result if inspect.isawaitable(result) else result
+
+
+async def in_thread(fn: Callable[[], R]) -> R:
+    """Run a blocking function in a daemon thread, under a copy of this context.
+
+    A cancelled wait leaves the thread behind; it ends with its function or with the process, which never waits for it
+    (the threads of an executor would be joined when the interpreter ends).
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[R] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def deliver(set_outcome: Callable[[Any], None], outcome: Any) -> None:
+        if not future.done():
+            set_outcome(outcome)
+
+    def work() -> None:
+        try:
+            set_outcome: Callable[[Any], None] = future.set_result
+            outcome: Any = context.run(fn)
+        except BaseException as error:
+            set_outcome, outcome = future.set_exception, _carried(error)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(deliver, set_outcome, outcome)
+
+    threading.Thread(target=work, name="agentrt-call", daemon=True).start()
+    return await future
+
+
+def _carried(error: BaseException) -> BaseException:
+    """StopIteration cannot travel through a future."""
+    return RuntimeError(f"StopIteration: {error}") if isinstance(error, StopIteration) else error
+
+
+def plain(fn: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return fn
