@@ -206,11 +206,8 @@ class Budget:
         for name, value, most in (("usd", self.usd, 1e12), ("wall_s", self.wall_s, delay_s_max)):
             if value is not None:
                 require_within(name, value, 0, most)
-        for name, count, most in (
-            ("tokens", self.tokens, 10**15),
-            ("jobs", self.jobs, 10**9),
-            ("hops", self.hops, hops_max),
-        ):
+        counts = (("tokens", self.tokens, 10**15), ("jobs", self.jobs, 10**9), ("hops", self.hops, hops_max))
+        for name, count, most in counts:
             if count is not None:
                 require_whole(name, count, 0, most)
         if self.on_exceeded not in ("fail", "decide"):

@@ -53,8 +53,8 @@ async def test_the_first_valid_answer_counts_and_later_ones_hear_by_whom(
         )
         refused = [answer for answer in answers if answer is not None]
         assert len(refused) == 9
-        option, who, _zone = await job.result(timeout_s=20)
-        assert option == "yes"
+        chosen, who, _zone = await job.result(timeout_s=20)
+        assert chosen == "yes"
         assert {str(answer) for answer in refused} == {f"Question {question['id']}: already decided by {who}: yes."}
     assert announced == [question["id"]]
     (row,) = await sql.rows("select answer, answered_by, answered_at is not null as at from agentrt.decisions")
