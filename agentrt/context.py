@@ -93,6 +93,11 @@ class Attempt:
     parked: tuple[float | None, tuple[str, ...]] = (None, ())  # the waits when it was stopped to be parked
     key_state: Any = None  # see durable.key_state
     on_wait: Callable[[int], None] = lambda _change: None  # gives the slot back (-1) and takes it again (+1)
+    on_doubt: Callable[[int], None] = lambda _job_id: (
+        None
+    )  # looks for answers: one may have come before the wait for it
+    answers_heard: int = 0
+    _heard_before: dict[str, int] = field(default_factory=dict)  # by step: so many when it was last known to have none
     _steps_running: int = 0
     _shields: int = 0
     _slotless: bool = False
@@ -144,6 +149,8 @@ class Attempt:
             if known.kind != kind or not same:
                 self.stop("diverged", _difference(kind, mark, subject, known))
                 raise asyncio.CancelledError("diverged")
+        if kind in ("ask", "decide"):
+            self._heard_before[step_id] = self.answers_heard if known is None else -1  # a claim is some time ago
         return Begun(mark, known)
 
     async def record(self, record: StepRecord) -> StepState:
@@ -171,6 +178,8 @@ class Attempt:
         """Wait for a step's answer, holding no slot; None: `due` (on the monotonic clock) has come first."""
         wait = Wait(asyncio.get_running_loop().create_future(), due)
         self.waits[step_id] = wait
+        if self._heard_before.pop(step_id, self.answers_heard) != self.answers_heard:
+            self.on_doubt(self.job.id)
         self._weigh()
         try:
             async with asyncio.timeout(None if due is None else max(0.0, due - time.monotonic())):

@@ -13,7 +13,7 @@ look_max = 1_000
 
 
 class Answers:
-    """One loop. `ring` names a job that has an answer; `ring_all` says that hints may have been lost."""
+    """One loop. `hear` names a job that has an answer; `ring` asks to look for one; `ring_all` says that hints may be lost."""
 
     def __init__(self, store: Store, attempts: Mapping[int, Attempt]) -> None:
         self._store = store
@@ -21,12 +21,20 @@ class Answers:
         self._rung: set[int] = set()
         self._bell = asyncio.Event()
 
+    def hear(self, job_id: int) -> None:
+        """An answer may come before the attempt waits for it: it then looks itself."""
+        if job_id in self._attempts:
+            self._attempts[job_id].answers_heard += 1
+            self.ring(job_id)
+
     def ring(self, job_id: int) -> None:
         if job_id in self._attempts:
             self._rung.add(job_id)
             self._bell.set()
 
     def ring_all(self) -> None:
+        for attempt in self._attempts.values():
+            attempt.answers_heard += 1
         self._rung.update(job_id for job_id, attempt in self._attempts.items() if attempt.waits)
         if self._rung:
             self._bell.set()

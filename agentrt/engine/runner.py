@@ -56,6 +56,7 @@ class Runner:
         self.runs_alone = False  # a job that must not run beside others of its kind (see claim)
         self.on_alone_ended: Callable[[], None] = lambda: None
         self.on_free: Callable[[str], None] = lambda _agent: None
+        self.on_doubt: Callable[[int], None] = lambda _job_id: None
         self.on_idle: Callable[[], None] = lambda: None
         self._policies = [agent.policy(settings.lease_s) for agent in agents.values()]
         self._settings = settings
@@ -90,6 +91,7 @@ class Runner:
             self._settings.step_bytes_max,
             lease_expires=granted_at + job.lease_s,
         )
+        attempt.on_doubt = self.on_doubt
         attempt.on_wait = lambda change: self._change_slots(job.agent, change)
         self.attempts[job.id] = attempt
         self._change_slots(job.agent, +1)

@@ -149,6 +149,7 @@ class Supervisor:
         self._runner.on_free = self._claimer.slot_freed
         self._runner.on_alone_ended = self._claimer.alone_ended
         self._runner.on_idle = self._idle.set
+        self._runner.on_doubt = self._answers.ring
         self._claimer.on_claimed = self._janitor.claimed
         self._janitor.on_beat = self._beaten
 
@@ -244,7 +245,7 @@ class Supervisor:
         elif channel == "done":
             self.client.ring(int(payload))
         elif channel == "answer":
-            self._answers.ring(int(payload))
+            self._answers.hear(int(payload))
         elif channel == "cancel":
             self._janitor.heard_cancel()
         elif channel == "bell":

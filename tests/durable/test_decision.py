@@ -123,3 +123,16 @@ async def test_a_question_is_also_answered_by_the_id_of_the_job_that_asks_it(
             await _open(client)
             await client.decide(job.id, option, by="ann")
         assert await job.result(timeout_s=20) == ["yes", "no"]
+
+
+async def test_an_answer_that_comes_before_the_wait_for_it_is_not_missed(database: str, client: agentrt.Client) -> None:
+    async def answer_at_once(question: Question) -> None:
+        await client.decide(question.id, "yes", by="ann")
+        await asyncio.sleep(0.2)  # its notice has been heard by now
+
+    @agent(retry=quick)
+    async def asker() -> str:
+        return (await decide("Publish?", ["yes", "no"], announce=answer_at_once)).option
+
+    async with supervising(database, asker, poll_s=600):
+        assert await asker.options(timeout_s=10).ask() == "yes"
