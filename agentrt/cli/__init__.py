@@ -76,7 +76,8 @@ def _write_whole() -> None:
     """With PYTHONUNBUFFERED standard output is written once a text: what a stopped (Ctrl-Z) or frozen process has cut short there
     is lost without a word. A buffer writes the rest.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper) and isinstance(sys.stdout.buffer, io.RawIOBase):
+    own = sys.stdout is sys.__stdout__  # not what somebody who calls us has put in its place
+    if own and isinstance(sys.stdout, io.TextIOWrapper) and isinstance(sys.stdout.buffer, io.RawIOBase):
         encoding, errors = sys.stdout.encoding, sys.stdout.errors
         sys.stdout = io.TextIOWrapper(io.BufferedWriter(sys.stdout.buffer), encoding, errors, line_buffering=True)
 

@@ -18,7 +18,7 @@ from tests.conftest import Start
 from tests.support import Sql
 
 pytestmark = pytest.mark.case
-delay_s = 1.5
+delay_s = 8.0  # no command starts later than that
 late_s = 120.0  # by far less than the zones differ
 instant = agentrt.to("instant")
 
