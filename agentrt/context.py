@@ -117,6 +117,8 @@ class Attempt:
             self._shields -= 1
             if not self._shields and self.stop_reason is not None and self.task is not None and not self.settled:
                 self.task.cancel()
+            elif not self._shields and self._slotless:
+                asyncio.get_running_loop().call_later(self.warm_s, self._park)  # it could not while this was open
 
     def require_going(self) -> None:
         """Nothing durable begins once the attempt is told to stop: a caught cancellation does not bring it back."""

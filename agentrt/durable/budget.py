@@ -9,13 +9,16 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, cast
 
+import structlog
+
 from agentrt import codec
 from agentrt.context import Attempt, running, through_outages
 from agentrt.durable.branch import Branch
-from agentrt.errors import BudgetExceeded, UsageError
+from agentrt.errors import BudgetExceeded, StoreUnavailable, UsageError
 from agentrt.limits import require_whole, require_within
 from agentrt.model import StepRecord, StepState
 
+log = structlog.get_logger("agentrt.budget")
 _usd_max = 1e9
 _tokens_max = 10**12
 
@@ -100,7 +103,10 @@ async def reserve(*, usd: float | Decimal = 0, tokens: int = 0) -> AsyncIterator
         yield
     finally:
         _reserved.reset(token)
-        await through_outages(lambda: attempt.store.settle(attempt.job.id, -held.usd, -held.tokens))
+        try:
+            await attempt.store.settle(attempt.job.id, -held.usd, -held.tokens)
+        except StoreUnavailable as error:  # not told twice: it may have been done
+            log.warning("reservation.not_settled", job_id=attempt.job.id, error=str(error), meaning="it stays booked")
 
 
 async def raise_when_exceeded(attempt: Attempt, state: StepState, step_id: str) -> None:

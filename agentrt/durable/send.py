@@ -21,6 +21,8 @@ async def send_as_steps(
 ) -> list[tuple[Begun, StepState]]:
     """Send those that this attempt, or one before it, has not sent yet. The state's `child` is the job of each."""
     begun = [_begin(attempt, job) for job in jobs]
+    if attempt.job.hops >= hops_max and (beyond := [one for one in begun if one.known is None]):
+        raise await _too_many_hops(attempt, beyond[0].mark.id)
     fresh = [job for job, one in zip(jobs, begun, strict=True) if one.known is None]
     sent = iter(await _send(attempt, fresh, client, connection, begun[0].mark.id))
     return [
@@ -32,13 +34,18 @@ async def send_as_steps(
 def _begin(attempt: Attempt, job: NewJob) -> Begun:
     verb: StepKind = "ask" if job.asks else "send"
     begun = attempt.begin(verb, f"{verb}:{job.agent}", (job.agent, job.key, job.payload))
-    if begun.known is None and attempt.job.hops >= hops_max:
-        raise TooManyHops(
-            f"{job.agent}: the message would be {attempt.job.hops + 1} hops from the first of its tree (job {attempt.job.root});"
-            f" at most {hops_max} are allowed. 'agentrt trace {attempt.job.root}' shows the way."
-        )
     job.step = begun.mark
     return begun
+
+
+async def _too_many_hops(attempt: Attempt, step_id: str) -> TooManyHops:
+    """The refusal, with the way that led here: its ends, for a hundred names are no text."""
+    way = [f"{agent} ({job_id})" for job_id, agent in await attempt.store.way_to(attempt.job.id)]
+    shown = way if len(way) <= 10 else [*way[:4], "…", *way[-5:]]
+    return TooManyHops(
+        f"{step_id}: the message would be {attempt.job.hops + 1} hops from the first of its tree, at most {hops_max} are allowed:"
+        f" {' → '.join(shown)}. 'agentrt trace {attempt.job.root}' shows all of it."
+    )
 
 
 async def _send(attempt: Attempt, jobs: Sequence[NewJob], client: Client, connection: Any, first: str) -> Sequence[Any]:

@@ -11,6 +11,7 @@ from agentrt import codec
 from agentrt.calls import plain
 from agentrt.context import Attempt, Begun, outage, running
 from agentrt.durable import fault
+from agentrt.durable.budget import raise_when_exceeded, spending
 from agentrt.durable.step import name_of, outcome_of
 from agentrt.errors import Fail, PayloadInvalid, RetryAfter, StoreError, StoreUnavailable, UsageError
 from agentrt.model import StepRecord, StepState
@@ -78,6 +79,7 @@ async def _transaction(fn: Callable[..., Awaitable[R]], args: tuple[Any, ...], k
     while state is None or not state.done:
         try:
             state = await _once(attempt, begun, fn, args, kwargs, adapter)
+            await raise_when_exceeded(attempt, state, begun.mark.id)
         except StoreUnavailable:  # perhaps in the commit: what is stored tells
             failures += 1
             await asyncio.sleep(outage.delay_s(failures))
@@ -93,7 +95,7 @@ async def _once(
     kwargs: dict[str, Any],
     adapter: codec.Adapter,
 ) -> StepState:
-    with attempt.working(begun.mark.id):
+    with attempt.working(begun.mark.id), spending() as spent:
         try:
             async with attempt.store.transaction() as connection:
                 token = joined.set(connection)
@@ -102,13 +104,14 @@ async def _once(
                 finally:
                     joined.reset(token)
                 output = _encoded(value, adapter, begun, attempt.value_bytes_max)
-                return await attempt.store.record(attempt.owner, StepRecord(begun.mark, output=output), connection)
+                record = spent.on(StepRecord(begun.mark, output=output))
+                return await attempt.store.record(attempt.owner, record, connection)
         except (RetryAfter, StoreError):
             raise
         except Exception as error:
             if attempt.stop_reason is not None:
                 raise
-            return await attempt.record(StepRecord(begun.mark, failure=fault.encode(error)))
+            return await attempt.record(spent.on(StepRecord(begun.mark, failure=fault.encode(error))))
 
 
 def _encoded(value: Any, adapter: codec.Adapter, begun: Begun, bytes_max: int) -> str:

@@ -78,7 +78,7 @@ class Runner:
             job,
             self._store,
             self._client,
-            self._settings.warm_s,
+            0.0 if job.limited else self._settings.warm_s,  # in memory it would count against its agent's limit
             self._settings.step_bytes_max,
             lease_expires=granted_at + job.lease_s,
         )

@@ -144,3 +144,19 @@ async def writer() -> int:
     assert await sql.value("select array_agg(n order by n) from mine") == [1, 2]
     assert await sql.value("select count(*) from agentrt.all_jobs where job_type = 'instant'") == 2
     assert [note["n"] for note in first.notes("inside")] == ([1, 1, 2] if moment == "before" else [1, 2])
+
+
+async def test_what_a_transaction_spends_is_booked_with_it(database: str, client: agentrt.Client, sql: Sql) -> None:
+    async def pay(connection: Any, usd: float) -> float:
+        agentrt.spend(usd=usd)
+        return usd
+
+    @agent(budget=agentrt.Budget(usd=1.0))
+    async def paying() -> None:
+        await agentrt.transaction(pay, 0.75)
+        await agentrt.transaction(pay, 0.5)
+
+    async with supervising(database, paying):
+        with pytest.raises(agentrt.JobFailed, match="1.25 of 1.0 USD"):
+            await paying.ask()
+    assert [float(row["usd"]) for row in await sql.rows("select usd from agentrt.steps order by seq")] == [0.75, 0.5]

@@ -151,6 +151,7 @@ async def test_a_tree_that_never_ends_is_stopped_at_its_hundredth_hop(
             await job.result(timeout_s=60)
     (last,) = await sql.rows("select hops, last_error from agentrt.history where reason = 'hops'")
     assert last["hops"] == 100
-    assert f"job {job.id}" in last["last_error"]
+    assert " → … → " in last["last_error"]  # the way, its ends
+    assert f"deeper ({job.id}) → " in last["last_error"]
     assert "100" in last["last_error"]
     assert await sql.value("select count(*) from agentrt.history") == 101

@@ -216,6 +216,10 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
     async def retry(self, job_id: int, from_step: str | None = None) -> str | None:
         return await self._value("retry", job_id, from_step)
 
+    async def way_to(self, job_id: int) -> list[tuple[int, str]]:
+        """The jobs from the first of its tree to this one, each sent by the one before, with their agents."""
+        return [(row["id"], row["agent"]) for row in await self._rows("way_to", job_id)]
+
     async def was_issued(self, job_id: int) -> bool:
         """Whether a job of this id was ever made: one that is gone now was pruned."""
         (row,) = await self._rows("was_issued", job_id)

@@ -123,6 +123,14 @@ select agentrt.cancel(:id, :reason, :tree);
 -- Run an ended job again. Returns: its state now, 'no step' when it has no step :from_step, null for no such job.
 select agentrt.retry(:id, :from_step);
 
+-- name: way_to
+-- A job and those above it, the first of the tree first. Returns: id, agent.
+with recursive up(id, agent, parent, depth) as (
+  select a.id, a.job_type, a.parent, 0 from agentrt.all_jobs a where a.id = :id
+  union all
+  select a.id, a.job_type, a.parent, up.depth + 1 from up join agentrt.all_jobs a on a.id = up.parent where up.depth < 200)
+select id, agent from up order by depth desc;
+
 -- name: was_issued
 -- Whether the sequence of the jobs' ids has reached this one.
 select :id::bigint between 1 and last_value and is_called as issued from agentrt.jobs_id_seq;
