@@ -157,6 +157,6 @@ async def test_what_a_transaction_spends_is_booked_with_it(database: str, client
         await agentrt.transaction(pay, 0.5)
 
     async with supervising(database, paying):
-        with pytest.raises(agentrt.JobFailed, match="1.25 of 1.0 USD"):
+        with pytest.raises(agentrt.JobFailed, match=r"1\.25 of 1\.0 USD"):
             await paying.ask()
     assert [float(row["usd"]) for row in await sql.rows("select usd from agentrt.steps order by seq")] == [0.75, 0.5]
