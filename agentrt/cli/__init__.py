@@ -79,7 +79,8 @@ def _write_whole() -> None:
     own = sys.stdout is sys.__stdout__  # not what somebody who calls us has put in its place
     if own and isinstance(sys.stdout, io.TextIOWrapper) and isinstance(sys.stdout.buffer, io.RawIOBase):
         encoding, errors = sys.stdout.encoding, sys.stdout.errors
-        sys.stdout = io.TextIOWrapper(io.BufferedWriter(sys.stdout.buffer), encoding, errors, line_buffering=True)
+        same = io.FileIO(sys.stdout.fileno(), "w", closefd=False)  # whose end is not for us to close
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(same), encoding, errors, line_buffering=True)
 
 
 def exit_code(error: AgentrtError) -> int:

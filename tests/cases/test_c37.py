@@ -15,7 +15,7 @@ import agentrt
 from tests.conftest import Start
 from tests.support import Program, Sql, eventually
 
-pytestmark = pytest.mark.case
+pytestmark = [pytest.mark.case, pytest.mark.timeout(360)]
 ledger = str(Path(__file__).parent / "ledger.py")
 rounds = 30
 source = """
@@ -58,11 +58,11 @@ async def test_each_branch_of_a_gather_gets_its_own_values_back_after_a_kill(
     async def ended() -> bool:
         """Two processes at a time, replaced as they are killed."""
         while sum(program.process.poll() is None for program in programs) < 2:
-            options = ("--slots", "1", "--lease", "1", "--poll", "1")
+            options = ("--slots", "1", "--lease", "2", "--poll", "1")
             programs.append(start("run", ledger, "agents.py", *options, source=source if not programs else None))
         return bool(await sql.value("select count(*) = 0 from agentrt.jobs"))
 
-    await eventually(ended, within_s=120, what="all rounds are done")
+    await eventually(ended, within_s=300, what="all rounds are done")
 
     assert [await job.result() for job in jobs] == [[["left1", "left2"], ["right1", "right2"]]] * rounds
     killed = await sql.rows("select job_id from agentrt.attempts where reason = 'crashed'")

@@ -67,4 +67,4 @@ async def test_a_sleep_that_ended_while_nobody_was_up_ends_as_soon_as_somebody_i
     assert len(again.notes("before")) == 1
     (woke,) = again.notes("woke")
     started = await sql.value("select $1::text::timestamptz", began["timestamp"])
-    assert woke["at"] - started.timestamp() < 2
+    assert woke["at"] - started.timestamp() < 15

@@ -200,5 +200,5 @@ def supervise(dsn: str, ledger: Path, number: int, before: bool) -> None:
     crash.number, crash.before, crash.ledger = number, before, ledger
     setup_logging("error")
     store = CrashingStore(dsn)
-    settings = Settings(lease_s=0.6, warm_s=0.1, poll_s=600)
+    settings = Settings(lease_s=10, warm_s=0.1, poll_s=600)
     asyncio.run(Supervisor({each.name: each for each in agents}, store, settings).run())

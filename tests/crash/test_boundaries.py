@@ -56,6 +56,9 @@ class Run:
                     if not process.is_alive():
                         assert process.exitcode == -9, f"it ended with {process.exitcode}"
                         self.deaths += 1
+                        for supervisor in await sql.rows("select distinct supervisor as id from agentrt.jobs"):
+                            if supervisor["id"] is not None:  # as its minder would: no need to wait for its leases
+                                await client.store.sweep(100, supervisor["id"])
                         process = self._start(0)
                     for question in await client.store.decisions():
                         await client.decide(question["id"], "yes", by="ann")

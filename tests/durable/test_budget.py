@@ -113,7 +113,7 @@ async def test_jobs_hops_and_wall_time_are_bounded(database: str, client: agentr
     async def asleep() -> None:
         await asyncio.sleep(60)
 
-    @agent(retry=once, budget=Budget(wall_s=0.4))
+    @agent(retry=once, budget=Budget(wall_s=2))
     async def brief() -> None:
         await asleep.ask()
 

@@ -204,7 +204,7 @@ async def work() -> str:
 async def patient() -> str:
     return await step(work, retry=Retry(max_attempts=3, base_s=2.5, factor=1, jitter=0))
 """
-    options = ("run", ledger, "agents.py", "--lease", "0.5", "--poll", "600")
+    options = ("run", ledger, "agents.py", "--lease", "1", "--poll", "600")
     first = start(*options, source=source, name="first")
     job = await agentrt.to("patient").send()
 
@@ -228,7 +228,7 @@ async def patient() -> str:
     moments = [note["at"] for note in third.notes("try")]
     assert len(moments) == 3
     for moment, due in zip(moments[1:], (due_first, due_second), strict=True):
-        assert -0.05 < moment - due.timestamp() < 2, "at the stored moment, by whoever is up"
+        assert -0.05 < moment - due.timestamp() < 15, "at the stored moment, by whoever is up"
     assert [note["pid"] for note in third.notes("try")] == [first.pid, second.pid, third.pid]
 
 

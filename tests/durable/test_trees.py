@@ -105,7 +105,7 @@ async def test_a_deadline_stops_what_runs_wakes_what_is_parked_and_starts_nothin
         await asyncio.gather(leaf.ask("at once"), late, return_exceptions=True)
 
     async with supervising(database, parent, leaf, warm_s=0.1):
-        job = await parent.options(deadline_s=1.0).send()
+        job = await parent.options(deadline_s=4.0).send()
         await sql.until(job.id, "parked")
         with pytest.raises(agentrt.JobCancelled, match="deadline"):
             await job.result(timeout_s=20)

@@ -53,7 +53,7 @@ async def waits(sql: Sql, step: str) -> None:
 async def test_a_sleep_ends_when_the_clock_is_moved_in_memory_or_parked(
     database: str, client: agentrt.Client, sql: Sql, clock: Clock, warm_s: float
 ) -> None:
-    async with supervising(database, napper, warm_s=warm_s, poll_s=600, lease_s=0.6):
+    async with supervising(database, napper, warm_s=warm_s, poll_s=600, lease_s=3):
         job = await napper.send(3600)
         await (waits(sql, "sleep#0") if warm_s else sql.until(job.id, "parked"))
         began = time.monotonic()
