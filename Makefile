@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-SIDE_BY_SIDE = -n 3 --dist loadfile  # the tests mostly wait; each worker has a server of its own
+# The tests mostly wait; each worker has a server of its own, and takes the files in the order of tests/conftest.py.
+SIDE_BY_SIDE = -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo run test check cases chaos parked bench-wake bench-steps format clean
 

@@ -40,6 +40,18 @@ signal.signal(
 )  # a shell's background job ignores it, and so would its children
 
 
+# Begun first, so that no worker is left alone with one of them at the end.
+longest = (
+    "test_boundaries.py", "test_wheel.py", "test_c65.py", "test_c68.py", "test_crash_everywhere.py", "test_c02.py",
+    "test_footprint.py", "test_c52.py", "test_c16.py", "test_c15.py", "test_c63.py", "test_c37.py", "test_c03.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {name: rank for rank, name in enumerate(longest)}
+    items.sort(key=lambda item: ranks.get(item.path.name, len(longest)))
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     """The address of a database whose user may create databases."""

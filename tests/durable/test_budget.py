@@ -111,6 +111,8 @@ async def test_jobs_hops_and_wall_time_are_bounded(database: str, client: agentr
 
     @agent(retry=once)
     async def asleep() -> None:
+        async with agentrt.shield():  # so that the deadline ends its asker first, not its own end
+            await asyncio.sleep(3)
         await asyncio.sleep(60)
 
     @agent(retry=once, budget=Budget(wall_s=2))
