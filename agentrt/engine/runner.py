@@ -20,12 +20,22 @@ from agentrt.durable import fault
 from agentrt.durable.key_state import changed_state
 from agentrt.engine.committer import Committer
 from agentrt.engine.heart import Heart
-from agentrt.errors import AskCycle, BudgetExceeded, Fail, LeaseLost, PayloadInvalid, RetryAfter, TooManyHops
+from agentrt.errors import (
+    AskCycle,
+    BudgetExceeded,
+    Fail,
+    JobCancelled,
+    LeaseLost,
+    PayloadInvalid,
+    RetryAfter,
+    TooManyHops,
+)
 from agentrt.limits import delay_s_max, retry_after_s_min
 from agentrt.model import AgentPolicy, Claimed, Failure, Finish, Outcome, Park, Reschedule, State
 from agentrt.store import Store
 
 log = structlog.get_logger("agentrt.runner")
+same_moment_s = 0.5  # one moment of the database, as two processes come to know it
 
 
 class Runner:
@@ -140,10 +150,12 @@ class Runner:
             await self._apply_limits(attempt, agent, timers)
             outcome = await self._call(attempt, agent)
         except BaseException as error:
+            if isinstance(error, JobCancelled):
+                timers.bring_forward("deadline")
             told = attempt.stop_reason not in (
                 None,
                 "timeout",
-            )  # then its words are not asked for; thousands may be parked at once
+            )  # then it is not asked for its words: there may be thousands
             outcome = None if told else self._outcome_of(attempt, agent, error)
         timers.cancel()
         attempt.settled = True
@@ -254,16 +266,24 @@ class _Timers:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._handles: list[asyncio.TimerHandle] = []
+        self._texts: dict[str, str] = {}
+        self._handles: dict[str, asyncio.TimerHandle] = {}
 
     def add(self, seconds: float, reason: str, text: str) -> None:
         if seconds <= 0:
             self._attempt.stop(reason, text)
             return
-        self._handles.append(asyncio.get_running_loop().call_later(seconds, self._attempt.stop, reason, text))
+        self._texts[reason] = text
+        self._handles[reason] = asyncio.get_running_loop().call_later(seconds, self._attempt.stop, reason, text)
+
+    def bring_forward(self, reason: str) -> None:
+        """One that is as good as due counts as due: a job that was asked has the same deadline, and may have met it first."""
+        handle = self._handles.get(reason)
+        if handle is not None and handle.when() - asyncio.get_running_loop().time() <= same_moment_s:
+            self._attempt.stop(reason, self._texts[reason])
 
     def cancel(self) -> None:
-        for handle in self._handles:
+        for handle in self._handles.values():
             handle.cancel()
 
 
