@@ -6,12 +6,16 @@ and are taken out of every log line here.
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import os
 import re
 import sys
+import time
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import structlog
 
+from agentrt import codec
 from agentrt.errors import ConfigError
 from agentrt.limits import delay_s_max, payload_bytes_max
 
@@ -167,12 +172,47 @@ def _password_of(url: str) -> str:
         return ""
 
 
-def _redact_event(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    secrets = _environment_secrets()
-    for name, value in event.items():
-        if isinstance(value, str):
-            event[name] = _without(value, secrets)
+def _timestamp(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    event["timestamp"] = datetime.now(UTC).isoformat()[: -len("+00:00")] + "Z"
     return event
+
+
+class _Redactor:
+    """Takes secrets out of log lines. A line is made first and looked at as a whole: most hold nothing of the kind."""
+
+    _signs = (b"://", b"password", b"webhooks")
+    _fresh_s = 0.1  # to read the environment for each line would cost more than the line
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._secrets: tuple[str, ...] = ()
+        self._signs_now: tuple[bytes, ...] = self._signs
+        self._read_at = -math.inf
+
+    def __call__(self, _logger: Any, _method: str, event: MutableMapping[str, Any]) -> Any:
+        """The rendered line, or (for a terminal) the event."""
+        now = time.monotonic()
+        if now - self._read_at > self._fresh_s:
+            self._secrets = _environment_secrets()
+            self._signs_now = self._signs + tuple(codec.dump(secret)[1:-1].lower() for secret in self._secrets)
+            self._read_at = now
+        line = self._line(event)
+        looked_at = line.lower()
+        for sign in self._signs_now:
+            if sign in looked_at:
+                for name, value in event.items():
+                    if isinstance(value, str):
+                        event[name] = _without(value, self._secrets)
+                line = self._line(event)
+                break
+        return line.decode() if self._as_json else event
+
+    @staticmethod
+    def _line(event: MutableMapping[str, Any]) -> bytes:
+        try:
+            return codec.dump(event)
+        except TypeError:  # a lone surrogate, an integer beyond 64 bits
+            return json.dumps(event, default=str).encode()
 
 
 def setup_logging(level: str = "info", *, as_json: bool | None = None) -> None:
@@ -182,22 +222,16 @@ def setup_logging(level: str = "info", *, as_json: bool | None = None) -> None:
         raise ConfigError(f"The log level {level!r} is unknown. Use debug, info, warning or error.")
     if as_json is None:
         as_json = not sys.stderr.isatty()
-    renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+    steps: list[Any] = [structlog.contextvars.merge_contextvars, structlog.processors.add_log_level, _timestamp]
+    if as_json:
+        steps += [structlog.processors.format_exc_info, _Redactor(as_json=True)]
+    else:
+        steps += [_Redactor(as_json=False), structlog.dev.ConsoleRenderer()]
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info if as_json else _pass_through,
-            _redact_event,
-            renderer,
-        ],
+        processors=steps,
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(stream=sys.stderr, level=max(number, logging.WARNING), format="%(message)s", force=True)
 
-
-def _pass_through(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    return event
