@@ -14,6 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, MutableMapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -38,6 +39,10 @@ _url_password = re.compile(r"(?P<head>\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)(?P<passw
 _key_value_password = re.compile(r"(?P<head>\bpassword\s*=\s*)(?P<password>'[^']*'|[^\s&]+)", re.IGNORECASE)
 _webhook_path = re.compile(r"(?P<head>/api(?:/v\d+)?/webhooks/\d+/)[\w-]+")
 _hidden = "***"
+
+about_job: ContextVar[Mapping[str, Any] | None] = ContextVar(
+    "agentrt_about_job", default=None
+)  # added to each log line
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +177,14 @@ def _password_of(url: str) -> str:
         return ""
 
 
+def _job(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    about = about_job.get()
+    if about is not None:
+        for name, value in about.items():
+            event.setdefault(name, value)
+    return event
+
+
 def _timestamp(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     event["timestamp"] = datetime.now(UTC).isoformat()[: -len("+00:00")] + "Z"
     return event
@@ -222,7 +235,7 @@ def setup_logging(level: str = "info", *, as_json: bool | None = None) -> None:
         raise ConfigError(f"The log level {level!r} is unknown. Use debug, info, warning or error.")
     if as_json is None:
         as_json = not sys.stderr.isatty()
-    steps: list[Any] = [structlog.contextvars.merge_contextvars, structlog.processors.add_log_level, _timestamp]
+    steps: list[Any] = [structlog.contextvars.merge_contextvars, _job, structlog.processors.add_log_level, _timestamp]
     if as_json:
         steps += [structlog.processors.format_exc_info, _Redactor(as_json=True)]
     else:
@@ -234,4 +247,3 @@ def setup_logging(level: str = "info", *, as_json: bool | None = None) -> None:
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(stream=sys.stderr, level=max(number, logging.WARNING), format="%(message)s", force=True)
-

@@ -120,6 +120,11 @@ class Attempt:
             elif not self._shields and self._slotless:
                 asyncio.get_running_loop().call_later(self.warm_s, self._park)  # it could not while this was open
 
+    def end(self) -> None:
+        """Let go of the task: its context holds this attempt, and the two would keep each other until a collector comes."""
+        self.task = None
+        self.branches.end()
+
     def require_going(self) -> None:
         """Nothing durable begins once the attempt is told to stop: a caught cancellation does not bring it back."""
         if self.settled or self.stop_reason == "lost" or (self.stop_reason is not None and not self._shields):

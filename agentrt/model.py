@@ -12,6 +12,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Literal
+from uuid import UUID
 
 from agentrt.errors import UsageError
 from agentrt.limits import attempts_max, delay_s_max, hops_max, require_whole, require_within
@@ -229,6 +230,17 @@ class Claimed:
     steps: dict[str, StepState] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a claim asks for: of each agent at most so many, and how many in all."""
+
+    supervisor: UUID
+    agents: tuple[tuple[AgentPolicy, int], ...]
+    total: int
+    alone: bool = True  # whether one that must run alone may be among them
+    floors: tuple[int, ...] | None = None  # by agent and priority: jobs of a smaller `ord` are known to be gone
+
+
 @dataclass(slots=True)
 class Failure:
     """What is kept of a failed attempt: class, text and traceback as text, a reason in one word."""
@@ -310,6 +322,7 @@ class Beat:
 
     ready: bool
     unknown: dict[str, int]
+    unrung: bool  # nobody rang it until this beat: it was unknown, or had been silent for too long
 
 
 JobRow = dict[str, Any]  # one row of the view `all_jobs`, as the command line shows it

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections import Counter
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -28,7 +27,7 @@ class Branch:
     """A place in the tree of an attempt's tasks, and what was counted there."""
 
     path: str = ""
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: dict[str, int] = field(default_factory=dict)
 
     def step_id(self, name: str) -> str:
         return self.path + self._numbered(name)
@@ -39,8 +38,8 @@ class Branch:
 
     def _numbered(self, name: str) -> str:
         plain = name.replace("%", "%25").replace("/", "%2F")
-        number = self.counts[plain]
-        self.counts[plain] += 1
+        number = self.counts.get(plain, 0)
+        self.counts[plain] = number + 1
         return f"{plain}#{number}"
 
 
@@ -62,6 +61,9 @@ class Branches:
     def begin(self, task: asyncio.Task[Any]) -> None:
         """The task of the attempt itself."""
         self._first = task
+
+    def end(self) -> None:
+        self._first = None
 
     @property
     def tasks(self) -> list[asyncio.Task[Any]]:
@@ -143,15 +145,16 @@ class TaskFactory:
             loop.set_task_factory(cls(factory, attempt_of))
 
     def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        def construct() -> asyncio.Task[Any]:
-            if self._inner is None:
-                return asyncio.Task(coro, loop=loop, **options)
-            return cast("asyncio.Task[Any]", self._inner(loop, coro, **options))
-
         attempt = self._attempt_of(options.get("context"))
         if attempt is None or asyncio.current_task() is None:
-            return construct()
-        return attempt.branches.make(_made_by_wait_for(sys._getframe(1)), _name_of(coro), construct)
+            return self._construct(loop, coro, options)
+        inline = _made_by_wait_for(sys._getframe(1))
+        return attempt.branches.make(inline, _name_of(coro), lambda: self._construct(loop, coro, options))
+
+    def _construct(self, loop: asyncio.AbstractEventLoop, coro: Any, options: Mapping[str, Any]) -> asyncio.Task[Any]:
+        if self._inner is None:
+            return asyncio.Task(coro, loop=loop, **options)
+        return cast("asyncio.Task[Any]", self._inner(loop, coro, **options))
 
 
 def _name_of(coro: Coroutine[Any, Any, Any]) -> str:

@@ -1,20 +1,24 @@
 """The claimer: turns free slots and a reason to look into claimed jobs.
 
-A bell rung while a claim is on its way is not lost: it is cleared before the claim and looked at after it.
+A bell rung while a claim is on its way is not lost: it is cleared before the claim and looked at after it. While there is
+more to do than slots, no claim is needed: the statement that ends jobs claims the next ones into their slots (`along`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 import structlog
 
+from agentrt.engine.floors import Floors
+from agentrt.engine.look import Look
 from agentrt.engine.runner import Runner
 from agentrt.engine.stats import Cause, Stats
-from agentrt.errors import StoreUnavailable
+from agentrt.model import Claimed, Wanted
 from agentrt.store import Store
 
 log = structlog.get_logger("agentrt.claimer")
@@ -34,10 +38,19 @@ class Claimer:
         self._cause: Cause | None = None
         self._hungry: set[str] = set()  # agents that may have ready jobs that were not claimed for want of slots
         self._looked_at = time.monotonic()
-        self.ended = asyncio.Event()  # stopped, and no claim is on its way any more
         self._first = 0  # the agent that is asked for first; moves on, so that none starves the others
+        self._was_full = False  # all slots were taken after the last look
+        self._on_their_way = 0
+        self.ended = asyncio.Event()  # stopped, and no claim is on its way any more
+        self.floors = Floors(store, runner.agents)
         self.stopping = False
         self.on_claimed: Callable[[float], None] = lambda _asked_at: None
+        self.on_looked: Callable[[], None] = lambda: None
+
+    @property
+    def full(self) -> bool:
+        """Whether all slots are taken and the next one that becomes free is filled without a ring."""
+        return bool(self._hungry) and not self._runner.has_room()
 
     def ring(self, cause: Cause) -> None:
         """There may be work. The first cause since the last claim is the one that is counted."""
@@ -46,8 +59,9 @@ class Claimer:
         self._bell.set()
 
     def slot_freed(self, agent: str) -> None:
-        """A job ended. Look again if its agent, or one that waits for any slot, may have more."""
-        if agent in self._hungry or (self._hungry and self._runner.was_full):
+        """A job ended, or waits. Look again if its agent, or one that waits for any slot, may have more."""
+        waits = agent in self._hungry or (self._hungry and self._was_full)
+        if waits and self._runner.has_room(agent):  # else the statement that frees it has asked for the next one
             self.ring("more")
 
     def alone_ended(self) -> None:
@@ -66,44 +80,90 @@ class Claimer:
 
     async def run(self) -> None:
         while not self.stopping:
-            cause = await self._next_cause()
-            if not self.stopping:
-                await self._claim(cause)
-        self.ended.set()
+            await self._bell.wait()
+            look = self._look(self._take_cause() or "notify", Counter())
+            if look is not None:
+                await self._claim(look)
+        self._end_if_stopped()
 
-    async def _next_cause(self) -> Cause:
-        await self._bell.wait()
+    def _take_cause(self) -> Cause | None:
+        rung, cause = self._bell.is_set(), self._cause
         self._bell.clear()
-        cause, self._cause = self._cause or "notify", None
-        return cause
+        self._cause = None
+        return (cause or "notify") if rung else None
 
-    async def _claim(self, cause: Cause) -> None:
-        wanted, total = self._runner.free()
-        total = min(total, claim_max)
+    async def _claim(self, look: Look) -> None:
+        try:
+            jobs = await self._store.claim(look.wanted)
+        except BaseException:
+            self.failed(look)
+            raise
+        self.claimed(look, jobs)
+
+    # -------------------------------------------------------------- what rides with other statements
+
+    def along(self, ending: Counter[str], *, keyed: bool) -> Look | None:
+        """What to claim in the statement that ends these jobs, by agent; None: there is no reason to look.
+
+        The end of a keyed job is one: it makes the next of its mailbox ready. Whoever gets a look gives it back to `claimed` or
+        `failed`.
+        """
+        if not (self._hungry or keyed or self._bell.is_set()):
+            return None
+        return self._look(self._take_cause() or "more", ending)
+
+    def _look(self, cause: Cause, ending: Counter[str]) -> Look | None:
+        if self.stopping:
+            return None
+        agents, total = self._runner.reserve(ending, claim_max)
         if cause != "more":
             self._hungry = set(self._runner.agents)
-        if not wanted or total <= 0:
-            return
-        self._first = (self._first + 1) % len(wanted)
-        wanted = wanted[self._first :] + wanted[: self._first]
-        granted_at = time.monotonic()  # before the statement: our idea of the lease must not outlast the database's
-        try:
-            jobs = await self._store.claim(self._supervisor, wanted, total, alone=not self._runner.runs_alone)
-        except StoreUnavailable:
-            self.ring(cause)  # what it would have found is still there
-            raise
-        self._looked_at = granted_at
-        self._stats.claims[cause] += 1
-        self._stats.claimed[cause] += len(jobs)
-        if jobs and cause == "poll":
+        self._was_full = total <= 0
+        if total <= 0:
+            return None
+        self._on_their_way += 1
+        self._first = (self._first + 1) % len(agents)
+        agents = agents[self._first :] + agents[: self._first]
+        floors = self.floors.of([policy.name for policy, _ in agents])
+        wanted = Wanted(self._supervisor, tuple(agents), total, not self._runner.runs_alone, floors)
+        return Look(wanted, cause, time.monotonic())
+
+    def failed(self, look: Look) -> None:
+        """The database did not answer: what it would have found is still there."""
+        self._back(look)
+        self.ring(look.cause)
+
+    def claimed(self, look: Look, jobs: Sequence[Claimed]) -> None:
+        """Start what was claimed, and note whether there may be more."""
+        self._back(look)
+        self._looked_at = look.asked_at
+        self._stats.claims[look.cause] += 1
+        self._stats.claimed[look.cause] += len(jobs)
+        if jobs and look.cause == "poll":
             log.warning("claim.found_by_poll", jobs=len(jobs), meaning="a wake-up was lost; please report this")
-        got: dict[str, int] = {}
+        got: Counter[str] = Counter()
         for job in jobs:
-            got[job.agent] = got.get(job.agent, 0) + 1
-            self._runner.start(job, granted_at, cause)
-        if len(jobs) < total:  # every agent was looked at: those that gave less than was asked have no more
-            self._hungry -= {policy.name for policy, limit in wanted if got.get(policy.name, 0) < limit}
-        elif self._hungry:
-            self.ring("more")
+            got[job.agent] += 1
+            self._runner.start(job, look.asked_at, look.cause)
+        self.floors.seen(jobs)
+        if len(jobs) < look.wanted.total:  # every agent was looked at: those that gave less than was asked have no more
+            self._hungry -= {policy.name for policy, limit in look.wanted.agents if got[policy.name] < limit}
+        else:
+            self._hungry = set(self._runner.agents)
+            if self._runner.has_room():
+                self.ring("more")
+        self._was_full = not self._runner.has_room()
         if jobs:
-            self.on_claimed(granted_at)
+            self.on_claimed(look.asked_at)
+        elif look.cause == "notify":
+            self.floors.doubt()
+        self.on_looked()
+
+    def _back(self, look: Look) -> None:
+        self._runner.release(look.wanted)
+        self._on_their_way -= 1
+        self._end_if_stopped()
+
+    def _end_if_stopped(self) -> None:
+        if self.stopping and not self._on_their_way:
+            self.ended.set()

@@ -7,16 +7,17 @@ An outcome is kept until the database has taken or refused it; through an outage
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
 
 import structlog
 
 from agentrt import codec
 from agentrt.config import redact
 from agentrt.context import Attempt
+from agentrt.engine.look import Claims
 from agentrt.engine.stats import Stats
 from agentrt.errors import StoreRefused, StoreUnavailable
 from agentrt.model import Failure, Finish, Outcome, Park, Reschedule, State
@@ -24,8 +25,7 @@ from agentrt.store import Store
 
 log = structlog.get_logger("agentrt.committer")
 flush_max = 200
-
-O = TypeVar("O", Finish, Reschedule, Park)  # noqa: E741 - an outcome
+worth_halving = 20
 
 
 @dataclass(slots=True)
@@ -34,21 +34,28 @@ class _Pending:
     outcome: Outcome | None
     ran_s: float
     doubtful: bool = False  # sent once, answer lost
+    settled: bool = False
+
+
+Write = Callable[[Sequence[_Pending]], Awaitable[tuple[set[int], Callable[[], None]]]]
 
 
 class Committer:
-    """One loop. `put` never waits; `on_stored` is called for each attempt once its outcome is settled."""
+    """`put` never waits; `on_stored` is called for each attempt once its outcome is settled.
+
+    Two loops run `run`: while the database works on one batch, the other is made.
+    """
+
+    loops = 2
 
     def __init__(self, store: Store, stats: Stats) -> None:
         self._store = store
         self._stats = stats
         self._queue: dict[tuple[int, int], _Pending] = {}  # by job and fence, in the order of their ends
+        self._under_way = 0
         self._rung = asyncio.Event()
         self.on_stored: Callable[[Attempt], None] = lambda _attempt: None
-
-    @property
-    def empty(self) -> bool:
-        return not self._queue
+        self.claims: Claims | None = None  # None: nothing is claimed along
 
     def put(self, attempt: Attempt, outcome: Outcome | None, ran_s: float) -> None:
         """Take an outcome. None: the lease was lost, there is nothing to store."""
@@ -57,57 +64,90 @@ class Committer:
 
     async def run(self) -> None:
         while True:
-            while self._queue:
-                await self._flush(list(islice(self._queue.values(), flush_max)))
-            self._rung.clear()
-            await self._rung.wait()
+            batch = self._take()
+            if batch:
+                await self._flush(batch)
+            else:
+                self._rung.clear()
+                await self._rung.wait()
+
+    def _take(self) -> list[_Pending]:
+        """What goes next: all that is there; half of many when nothing is under way, so that the two loops take turns."""
+        count = len(self._queue)
+        if not self._under_way and count >= worth_halving:
+            count = (count + 1) // 2
+        keys = list(islice(self._queue, min(count, flush_max)))
+        return [self._queue.pop(key) for key in keys]
 
     async def _flush(self, batch: list[_Pending]) -> None:
-        """Store a batch and take it off the queue. Raises `StoreError` with what was not stored still queued."""
-        for item in batch:
-            if item.outcome is None:
-                self._settle(item, accepted=False)
-        finishes = [item for item in batch if isinstance(item.outcome, Finish)]
-        reschedules = [item for item in batch if isinstance(item.outcome, Reschedule)]
-        if finishes:
-            await self._store_items(finishes, Finish, self._store.finish)
-        parks = [item for item in batch if isinstance(item.outcome, Park)]
-        if reschedules:
-            await self._store_items(reschedules, Reschedule, self._store.reschedule)
-        if parks:
-            await self._store_items(parks, Park, self._park)
+        """Store a batch. Raises `StoreError` with what was not settled in the queue again."""
+        self._under_way += 1
+        left = {(item.attempt.job.id, item.attempt.job.fence): item for item in batch}
+        try:
+            for item in batch:
+                if item.outcome is None:
+                    self._settle(item, accepted=False)
+            for kind, write in ((Finish, self._finish), (Reschedule, self._reschedule), (Park, self._park)):
+                items = [item for item in batch if isinstance(item.outcome, kind)]
+                if items:
+                    await self._store_items(items, write)
+        except BaseException:
+            self._queue = {key: item for key, item in left.items() if not item.settled} | self._queue
+            raise
+        finally:
+            self._under_way -= 1
 
-    async def _park(self, outcomes: Sequence[Park], *, keyed: bool, limited: bool) -> set[int]:
-        return await self._store.park(outcomes, limited=limited)
+    async def _finish(self, items: Sequence[_Pending]) -> tuple[set[int], Callable[[], None]]:
+        """Store ends; where there may be more to do, the same statement claims it. The claimed jobs start when all is settled."""
+        outcomes = [item.outcome for item in items if isinstance(item.outcome, Finish)]
+        ending = Counter(item.attempt.job.agent for item in items)
+        keyed = {item.attempt.job.agent for item in items if item.attempt.job.key is not None}
+        limited = any(item.attempt.job.limited for item in items)
+        claims = self.claims
+        look = None if claims is None else claims.along(ending, keyed=bool(keyed))
+        if claims is None or look is None:
+            return await self._store.finish(outcomes, keyed=bool(keyed), limited=limited), _nothing
+        try:
+            accepted, jobs = await self._store.turn(outcomes, look.wanted, keyed=keyed, limited=limited)
+        except BaseException:
+            claims.failed(look)
+            raise
+        return accepted, lambda: claims.claimed(look, jobs)
 
-    async def _store_items(
-        self, items: list[_Pending], kind: type[O], write: Callable[..., Awaitable[set[int]]]
-    ) -> None:
-        outcomes = [item.outcome for item in items if isinstance(item.outcome, kind)]
+    async def _reschedule(self, items: Sequence[_Pending]) -> tuple[set[int], Callable[[], None]]:
+        outcomes = [item.outcome for item in items if isinstance(item.outcome, Reschedule)]
         keyed = any(item.attempt.job.key is not None for item in items)
         limited = any(item.attempt.job.limited for item in items)
+        return await self._store.reschedule(outcomes, keyed=keyed, limited=limited), _nothing
+
+    async def _park(self, items: Sequence[_Pending]) -> tuple[set[int], Callable[[], None]]:
+        outcomes = [item.outcome for item in items if isinstance(item.outcome, Park)]
+        return await self._store.park(outcomes, limited=any(item.attempt.job.limited for item in items)), _nothing
+
+    async def _store_items(self, items: Sequence[_Pending], write: Write) -> None:
         try:
-            accepted = await write(outcomes, keyed=keyed, limited=limited)
+            accepted, then = await write(items)
         except StoreUnavailable:
             for item in items:
                 item.doubtful = True
             raise
         except StoreRefused as error:
-            await self._store_one_by_one(items, kind, write, error)
+            await self._store_one_by_one(items, write, error)
             return
-        refused = [item for item in items if item.attempt.job.id not in accepted and item.doubtful]
-        if refused and kind is Finish:
-            accepted |= await self._store.finished_by([(i.attempt.job.id, i.attempt.job.fence) for i in refused])
-        for item in items:
-            self._settle(item, accepted=item.attempt.job.id in accepted)
+        try:
+            refused = [item for item in items if item.attempt.job.id not in accepted and item.doubtful]
+            if refused and isinstance(refused[0].outcome, Finish):
+                accepted |= await self._store.finished_by([(i.attempt.job.id, i.attempt.job.fence) for i in refused])
+            for item in items:
+                self._settle(item, accepted=item.attempt.job.id in accepted)
+        finally:
+            then()
 
-    async def _store_one_by_one(
-        self, items: list[_Pending], kind: type[O], write: Callable[..., Awaitable[set[int]]], error: StoreRefused
-    ) -> None:
+    async def _store_one_by_one(self, items: Sequence[_Pending], write: Write, error: StoreRefused) -> None:
         """The database refused the batch as a whole: find the item that it cannot take, and end that job as failed."""
         if len(items) > 1:
             for item in items:
-                await self._store_items([item], kind, write)
+                await self._store_items([item], write)
             return
         (item,) = items
         job = item.attempt.job
@@ -119,7 +159,7 @@ class Committer:
 
     def _settle(self, item: _Pending, *, accepted: bool) -> None:
         job = item.attempt.job
-        del self._queue[job.id, job.fence]
+        item.settled = True
         verb, more = (
             _verb(item.outcome) if accepted else ("lost", {"stop": item.attempt.stop_text or "refused by the fence"})
         )
@@ -136,6 +176,10 @@ class Committer:
         say = log.warning if verb in ("failed", "retried", "lost") else log.info
         say("job.lease_lost" if verb == "lost" else "job." + verb, **about, **more)
         self.on_stored(item.attempt)
+
+
+def _nothing() -> None:
+    """What follows on outcomes with which nothing was claimed."""
 
 
 def _verb(outcome: Outcome | None) -> tuple[str, dict[str, object]]:

@@ -24,6 +24,7 @@ from agentrt.config import Settings
 from agentrt.engine.pruning import Progress, prune
 from agentrt.engine.runner import Runner
 from agentrt.engine.stats import Cause, Stats
+from agentrt.model import Beat
 from agentrt.store import Store
 from agentrt.store.listener import Listener
 
@@ -94,7 +95,7 @@ class Janitor:
         self.beat_bell = Bell()
         self._heard_cancel_at = 0.0
         self._told: list[str] = []  # unknown agents that the log has named
-        self.on_beat: Callable[[bool], None] = lambda _ready: None
+        self.on_beat: Callable[[Beat], None] = lambda _seen: None
 
     async def due(self) -> None:
         """A timer on the next due moment; set anew when a job is delayed, here or elsewhere."""
@@ -145,7 +146,7 @@ class Janitor:
             names_max = min(unknown_at_once_max, unknown_told_max - len(self._told))
             now = {"state": self.state, "told": self._told, "names_max": names_max}
             seen = await self._store.beat(self._supervisor, about | now)
-            self.on_beat(seen.ready)
+            self.on_beat(seen)
             self._tell_unknown(seen.unknown)
             same = listening is not None and listening is self._listener.connection
             if same and not await self._hears_itself():

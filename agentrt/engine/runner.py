@@ -14,7 +14,7 @@ from agentrt import codec
 from agentrt.agent import Agent
 from agentrt.calls import call
 from agentrt.client import Client
-from agentrt.config import Settings, redact
+from agentrt.config import Settings, about_job, redact
 from agentrt.context import Attempt, running, through_outages
 from agentrt.durable import fault
 from agentrt.durable.key_state import changed_state
@@ -31,7 +31,7 @@ from agentrt.errors import (
     TooManyHops,
 )
 from agentrt.limits import delay_s_max, retry_after_s_min
-from agentrt.model import AgentPolicy, Claimed, Failure, Finish, Outcome, Park, Reschedule, State
+from agentrt.model import AgentPolicy, Claimed, Failure, Finish, Outcome, Park, Reschedule, State, Wanted
 from agentrt.store import Store
 
 log = structlog.get_logger("agentrt.runner")
@@ -53,7 +53,6 @@ class Runner:
     ) -> None:
         self.agents = agents
         self.attempts: dict[int, Attempt] = {}
-        self.was_full = False
         self.runs_alone = False  # a job that must not run beside others of its kind (see claim)
         self.on_alone_ended: Callable[[], None] = lambda: None
         self.on_free: Callable[[str], None] = lambda _agent: None
@@ -66,21 +65,51 @@ class Runner:
         self._committer = committer
         self._heart = heart
         self._group = group
-        self._held: Counter[str] = Counter()
+        self._held: Counter[str] = Counter()  # slots, by agent
         self._in_use = 0
+        self._reserved = 0  # slots that claims on their way were promised
+        self._reserved_of: Counter[str] = Counter()
 
-    def free(self) -> tuple[list[tuple[AgentPolicy, int]], int]:
-        """For which agents how many jobs may be claimed, and how many in all."""
-        total = self._settings.slots - self._in_use
-        self.was_full = total <= 0
+    # -------------------------------------------------------------- slots
+
+    def reserve(self, ending: Counter[str], most: int) -> tuple[list[tuple[AgentPolicy, int]], int]:
+        """For which agents how many jobs may be claimed, and how many in all: they are set aside until `release`.
+
+        `ending`: jobs by agent whose slots become free in the same statement.
+        """
+        total = min(self._settings.slots - self._in_use - self._reserved + ending.total(), most)
         if total <= 0:
             return [], 0
-        wanted = []
+        agents = []
         for policy in self._policies:
-            room = total if policy.concurrency is None else min(total, policy.concurrency - self._held[policy.name])
+            room = total
+            if policy.concurrency is not None:
+                room = min(total, self._room_of(policy.name, policy.concurrency) + ending[policy.name])
             if room > 0:
-                wanted.append((policy, room))
-        return wanted, total
+                agents.append((policy, room))
+        if not agents:
+            return [], 0
+        self._reserved += total
+        for policy, room in agents:
+            self._reserved_of[policy.name] += room
+        return agents, total
+
+    def release(self, wanted: Wanted) -> None:
+        self._reserved -= wanted.total
+        for policy, room in wanted.agents:
+            self._reserved_of[policy.name] -= room
+
+    def has_room(self, agent: str | None = None) -> bool:
+        """Whether a slot is free that no claim on its way was promised, for any agent or for this one."""
+        concurrency = None if agent is None else self.agents[agent].concurrency
+        return self._in_use + self._reserved < self._settings.slots and (
+            agent is None or concurrency is None or self._room_of(agent, concurrency) > 0
+        )
+
+    def _room_of(self, agent: str, concurrency: int) -> int:
+        return concurrency - self._held[agent] - self._reserved_of[agent]
+
+    # -------------------------------------------------------------- jobs
 
     def start(self, job: Claimed, granted_at: float, cause: str) -> None:
         """Run a claimed job."""
@@ -112,6 +141,7 @@ class Runner:
 
     def stored(self, attempt: Attempt) -> None:
         """The attempt's outcome is in the database, or was refused by it: its slot is free."""
+        attempt.end()
         self._heart.forget(attempt)
         if self.attempts.get(attempt.job.id) is attempt:
             del self.attempts[attempt.job.id]
@@ -136,7 +166,7 @@ class Runner:
         attempt.task = task  # an eager task factory runs this before `start` has it
         attempt.branches.begin(task)
         running.set(attempt)
-        structlog.contextvars.bind_contextvars(job_id=job.id, agent=job.agent, attempt=job.attempt, key=job.key)
+        about_job.set({"job_id": job.id, "agent": job.agent, "attempt": job.attempt, "key": job.key})
         started = time.monotonic()
         timers = _Timers(attempt)
         if agent.timeout_s is not None:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-Cause = Literal["notify", "timer", "more", "poll"]
+Cause = Literal["notify", "timer", "more", "quiet", "poll"]  # quiet: while nobody rang, see the doorbell
 
 
 @dataclass(slots=True)

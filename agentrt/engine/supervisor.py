@@ -24,12 +24,13 @@ from agentrt.durable.branch import TaskFactory
 from agentrt.engine.answers import Answers
 from agentrt.engine.claimer import Claimer
 from agentrt.engine.committer import Committer
+from agentrt.engine.doorbell import Doorbell
 from agentrt.engine.heart import Heart
 from agentrt.engine.janitor import Janitor
 from agentrt.engine.runner import Runner
 from agentrt.engine.stats import Stats
 from agentrt.errors import AgentrtError, StoreUnavailable, UsageError
-from agentrt.model import Retry
+from agentrt.model import Beat, Retry
 from agentrt.store import Store
 from agentrt.store.listener import Listener
 
@@ -153,18 +154,25 @@ class Supervisor:
             self._store, self._settings, self._runner, self._listener, self.stats, self.id, self._claimer.ring
         )
         self._committer.on_stored = self._runner.stored
+        self._committer.claims = self._claimer
         self._runner.on_free = self._claimer.slot_freed
         self._runner.on_alone_ended = self._claimer.alone_ended
         self._runner.on_idle = self._idle.set
         self._runner.on_unheard = self._answers.look_for
         self._claimer.on_claimed = self._janitor.claimed
+        self._doorbell = Doorbell(self._store, self.id, self._claimer, self.stats)
+        self._doorbell.on_loud = self._janitor.work_seen
+        self._claimer.on_looked = self._doorbell.changed
+        self._claimer.floors.on_found = lambda: self._claimer.ring("more")
         self._janitor.on_beat = self._beaten
 
     def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
         return {
             "listener": self._listener.run,
             "claimer": self._claimer.run,
-            "committer": self._committer.run,
+            **{f"committer-{number}": self._committer.run for number in range(self._committer.loops)},
+            "floors": self._claimer.floors.run,
+            "doorbell": self._doorbell.run,
             "waits": self.client.run_waits,
             "due": self._janitor.due,
             "sweep": self._janitor.sweep,
@@ -232,9 +240,11 @@ class Supervisor:
             log.warning("database.lost", error=text, meaning="running jobs go on while their leases last")
             self._janitor.beat_bell.ring()  # its answer tells that the database is back
 
-    def _beaten(self, ready: bool) -> None:
+    def _beaten(self, seen: Beat) -> None:
         self._beat_at = time.monotonic()
-        if ready:
+        if seen.unrung:
+            self._doorbell.unrung()
+        if seen.ready:
             self._claimer.missed()
         if self.degraded_since is not None:
             log.warning("database.back", after_s=round(time.monotonic() - self.degraded_since, 1))
@@ -247,6 +257,7 @@ class Supervisor:
             return
         if channel == "ready":
             self._claimer.ring("notify")
+            self._doorbell.heard()
             self._janitor.work_seen()
         elif channel == "due":
             self._janitor.due_bell.ring()

@@ -12,7 +12,7 @@ from uuid import uuid4
 from agentrt.client import Client
 from agentrt.context import Attempt, attempt_of, running
 from agentrt.durable.branch import TaskFactory
-from agentrt.model import AgentPolicy, Claimed, NewJob, Reschedule, Sender, StepRecord, StepState
+from agentrt.model import AgentPolicy, Claimed, NewJob, Reschedule, Sender, StepRecord, StepState, Wanted
 from agentrt.store.postgres import PostgresStore
 
 Agent = Callable[[], Awaitable[Any]]
@@ -62,7 +62,7 @@ class Driver:
     async def attempt(self, crash_after: Callable[[int], int | None] = lambda _index: None) -> list[Any]:
         """One attempt of each job; what it returned, or None when it crashed. The jobs are ready again afterwards."""
         count = len(self._ids)
-        jobs = {job.id: job for job in await self._store.claim(uuid4(), [(policy, count)], count)}
+        jobs = {job.id: job for job in await self._store.claim(Wanted(uuid4(), ((policy, count),), count))}
         assert sorted(jobs) == sorted(self._ids)
         runs = [
             _run(jobs[job_id], agent, Crash(self._store, crash_after(index)))

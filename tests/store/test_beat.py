@@ -9,7 +9,7 @@ from tests.store.verbs import beat, claim, lapse, message, policy, send, send_on
 
 
 async def test_a_beat_tells_whether_a_job_of_its_agents_is_ready(store: Store) -> None:
-    assert await beat(store) == Beat(ready=False, unknown={})
+    assert await beat(store) == Beat(ready=False, unknown={}, unrung=True)
     await send(store, message(), message(key="k"))
     assert (await beat(store)).ready
     await claim(store)
@@ -26,7 +26,7 @@ async def test_a_job_that_must_run_alone_is_ready_too(store: Store, clock: Clock
 async def test_a_beat_names_the_agents_it_does_not_know_and_counts_what_is_ready_for_them(store: Store) -> None:
     await send(store, *(message(agent) for agent in ("0", "a", "a", "b", "b", "b", "🦦")))
     await send(store, message("b", delay_s=60.0), message("later", delay_s=60.0), message("c", "k"), message("c", "k"))
-    assert await beat(store) == Beat(ready=True, unknown={"0": 1, "b": 3, "c": 1, "🦦": 1})
+    assert await beat(store) == Beat(ready=True, unknown={"0": 1, "b": 3, "c": 1, "🦦": 1}, unrung=True)
 
 
 async def test_a_beat_does_not_name_what_was_told_and_no_more_than_it_may(store: Store) -> None:

@@ -32,6 +32,7 @@ from tests.store.verbs import (
     state_of,
     states_of,
     succeed,
+    wanted,
 )
 
 
@@ -99,19 +100,19 @@ async def test_claims_at_the_same_time_never_share_a_job_and_leave_none(store: S
 
 async def test_a_claim_never_takes_more_than_its_total(store: Store) -> None:
     await send(store, *(message(agent) for agent in "aabbcc"))
-    jobs = await store.claim(here, [(policy(agent), 2) for agent in "abc"], 4)
+    jobs = await store.claim(wanted(here, [(policy(agent), 2) for agent in "abc"], 4))
     assert len(jobs) == 4
 
 
 async def test_a_claim_never_takes_more_of_an_agent_than_it_may(store: Store) -> None:
     await send(store, *(message(agent) for agent in "aaaabbbbcccc"))
-    jobs = await store.claim(here, [(policy("a"), 3), (policy("b"), 1), (policy("c"), 0)], 100)
+    jobs = await store.claim(wanted(here, [(policy("a"), 3), (policy("b"), 1), (policy("c"), 0)], 100))
     assert Counter(job.agent for job in jobs) == {"a": 3, "b": 1}
 
 
 async def test_the_agent_that_is_asked_for_first_is_served_first(store: Store) -> None:
     await send(store, *(message(agent) for agent in "aabb"))
-    first = await store.claim(here, [(policy("b"), 5), (policy("a"), 5)], 3)
+    first = await store.claim(wanted(here, [(policy("b"), 5), (policy("a"), 5)], 3))
     assert Counter(job.agent for job in first) == {"b": 2, "a": 1}
 
 
@@ -141,9 +142,9 @@ async def test_a_limit_over_all_processes_holds_when_all_claim_at_the_same_time(
     await send(store, *(message(agent) for agent in "ab" * 30))
     async with others(store, 8) as stores:
         for _ in range(5):
-            wanted = [(each, 10) for each in limited]
+            both = [(each, 10) for each in limited]
             shares = await asyncio.gather(
-                *(each.claim(elsewhere, wanted if n % 2 else wanted[::-1], 10) for n, each in enumerate(stores))
+                *(each.claim(wanted(elsewhere, both if n % 2 else both[::-1], 10)) for n, each in enumerate(stores))
             )
             jobs = [job for share in shares for job in share]
             assert Counter(job.agent for job in jobs) == {"a": 3, "b": 1}
@@ -152,7 +153,7 @@ async def test_a_limit_over_all_processes_holds_when_all_claim_at_the_same_time(
 
 async def test_an_agent_at_its_limit_holds_up_no_other(store: Store) -> None:
     await send(store, *(message(agent) for agent in "aaabb"))
-    jobs = await store.claim(here, [(policy("a", limit=1), 10), (policy("b"), 10)], 10)
+    jobs = await store.claim(wanted(here, [(policy("a", limit=1), 10), (policy("b"), 10)], 10))
     assert Counter(job.agent for job in jobs) == {"a": 1, "b": 2}
 
 
@@ -165,8 +166,8 @@ async def test_the_message_decides_its_attempts_and_else_the_agent(store: Store)
 
 async def test_each_agent_has_its_own_lease_and_attempts(store: Store) -> None:
     await send(store, message("a"), message("b"))
-    wanted = [(policy("b", lease=5.0, max_attempts=2), 1), (policy("a", lease=50.0, max_attempts=20), 1)]
-    jobs = {job.agent: (job.lease_s, job.max_attempts) for job in await store.claim(here, wanted, 2)}
+    both = [(policy("b", lease=5.0, max_attempts=2), 1), (policy("a", lease=50.0, max_attempts=20), 1)]
+    jobs = {job.agent: (job.lease_s, job.max_attempts) for job in await store.claim(wanted(here, both, 2))}
     assert jobs == {"a": (50.0, 20), "b": (5.0, 2)}
 
 
@@ -217,9 +218,9 @@ async def test_of_the_jobs_that_may_have_killed_their_process_a_claim_takes_one(
         await lapse(store, clock)
         jobs = await claim(store, like=policy(max_attempts=9))
     assert [(job.id, job.alone) for job in jobs] == [(ids[2], True)]
-    assert await store.claim(elsewhere, [(policy(), 10)], 10, alone=False) == []
+    assert await store.claim(wanted(elsewhere, [(policy(), 10)], 10, alone=False)) == []
     healthy = await send_one(store)
-    assert [job.id for job in await store.claim(elsewhere, [(policy(), 10)], 10, alone=False)] == [healthy]
+    assert [job.id for job in await store.claim(wanted(elsewhere, [(policy(), 10)], 10, alone=False))] == [healthy]
     others_too = await send_one(store)
     assert {job.id: job.alone for job in await claim(store, most=2)} == {ids[0]: True, others_too: False}
 
@@ -245,6 +246,6 @@ async def test_a_suspected_job_counts_in_the_limits(store: Store, clock: Clock) 
     await claim(store)
     await lapse(store, clock)
     await send(store, message(), message("b"))
-    assert [job.id for job in await store.claim(here, [(policy(limit=1), 10)], 10)] == [ids[0]]
-    assert await store.claim(here, [(policy(limit=1), 10)], 10) == []
-    assert len(await store.claim(here, [(policy("b"), 10), (policy(), 10)], 1)) == 1
+    assert [job.id for job in await store.claim(wanted(here, [(policy(limit=1), 10)], 10))] == [ids[0]]
+    assert await store.claim(wanted(here, [(policy(limit=1), 10)], 10)) == []
+    assert len(await store.claim(wanted(here, [(policy("b"), 10), (policy(), 10)], 1))) == 1

@@ -14,7 +14,7 @@ import pytest
 from agentrt.model import Reschedule, SweepReport
 from agentrt.store.postgres import PostgresStore, lane
 from tests.store.plans import Plan, Plans
-from tests.store.verbs import beat, claim, fail, give_back, here, message, oops, policy, record, send, succeed
+from tests.store.verbs import beat, claim, fail, give_back, here, message, oops, policy, record, send, succeed, wanted
 
 rounds = 7  # a statement that is not pinned is planned for its values five times, and then perhaps for any
 
@@ -43,7 +43,7 @@ async def walk(store: PostgresStore) -> None:
     await send(store, message("b", "k"), message("b", "k"), message("b", "hot", dedup="d"))
     await send(store, message("b", "k"))
     await beat(store)
-    jobs = await store.claim(here, [(policy("a", limit=1_000_000), 8), (policy("b"), 4)], 12)
+    jobs = await store.claim(wanted(here, [(policy("a", limit=1_000_000), 8), (policy("b"), 4)], 12))
     assert len(jobs) > 4
     assert await store.renew([(job.id, job.fence, 60.0) for job in jobs]) == {job.id for job in jobs}
     for output in ("1", "2"):

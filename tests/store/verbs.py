@@ -22,6 +22,7 @@ from agentrt.model import (
     StepMark,
     StepRecord,
     SweepReport,
+    Wanted,
 )
 from agentrt.store import Store
 from tests.conftest import Clock
@@ -49,10 +50,14 @@ async def send_one(store: Store, agent: str = "a", key: str | None = None, **mor
     return job_id
 
 
+def wanted(supervisor: UUID, agents: Sequence[tuple[AgentPolicy, int]], total: int, *, alone: bool = True) -> Wanted:
+    return Wanted(supervisor, tuple(agents), total, alone)
+
+
 async def claim(
     store: Store, agent: str = "a", *, most: int = 100, supervisor: UUID = here, like: AgentPolicy | None = None
 ) -> list[Claimed]:
-    return await store.claim(supervisor, [(like or policy(agent), most)], most)
+    return await store.claim(wanted(supervisor, [(like or policy(agent), most)], most))
 
 
 async def claim_one(
@@ -178,6 +183,8 @@ async def beat(store: Store, supervisor: UUID = here, *, told: Sequence[str] = (
 async def listening(store: Store) -> AsyncIterator[Ears]:
     ears = Ears()
     notifier = await store.listen(lambda channel, payload: ears.heard.append((channel, payload)))
+    await beat(store)  # a supervisor that wants to be rung
+    ears.heard.clear()
     try:
         yield ears
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,16 +11,14 @@ import asyncpg
 
 from agentrt.errors import StoreUnavailable
 from agentrt.model import JobRow
-from agentrt.store.postgres.lane import Lane, Lanes, command_timeout_s, connect, connection_errors, translated
+from agentrt.store.postgres.lane import Lanes, command_timeout_s, connect, connection_errors, translated
 from agentrt.store.sql import statements
 
-_write_lanes = 4
+lanes_max = 8
 
 
 class Connections:
-    """Two kinds of connection: the main lane (claims, outcomes, sweeps: one statement at a time by nature) and up to four
-    more for the sends and steps of concurrent jobs, opened when they are used.
-    """
+    """Up to eight lanes, opened when they are used: an idle process keeps one. And spare connections for transactions."""
 
     def __init__(
         self,
@@ -33,12 +31,10 @@ class Connections:
         self.schema = schema
         self._on_close = on_close
         self._sql = statements("postgres.sql", schema)
-        self._main = Lane(dsn, timeout_s)
-        self._lanes = Lanes(dsn, _write_lanes)
+        self._lanes = Lanes(dsn, lanes_max, timeout_s)
         self._spare: list[asyncpg.Connection] = []  # for transactions
 
     async def close(self) -> None:
-        await self._main.close()
         await self._lanes.close()
         while self._spare:
             self._spare.pop().terminate()
@@ -48,7 +44,17 @@ class Connections:
     @property
     def statements(self) -> int:
         """How many statements were sent since it was made, transactions of agents not counted."""
-        return self._main.statements + self._lanes.statements
+        return self._lanes.statements
+
+    async def _run(self, name: str, connection: Any, columns: Mapping[str, Any]) -> list[asyncpg.Record]:
+        """A statement with its parameters by name; on the caller's connection, inside its transaction, when one is given."""
+        statement = self._sql[name]
+        values = [columns[parameter] for parameter in statement.names]
+        if connection is None:
+            return await self._lanes.fetch(statement, *values)
+        with translated(name):
+            rows: list[asyncpg.Record] = await connection.fetch(statement.text, *values)
+            return rows
 
     async def _rows(self, name: str, *values: Any) -> list[JobRow]:
         return [dict(row) for row in await self._lanes.fetch(self._sql[name], *values)]

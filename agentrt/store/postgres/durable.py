@@ -4,29 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
 
 from agentrt.errors import LeaseLost
 from agentrt.model import Budget, JobRow, NewQuestion, Sender, StepMark, StepRecord, StepState
 from agentrt.store.postgres.connections import Connections
-from agentrt.store.postgres.rows import owned, step_state
+from agentrt.store.postgres.group import Group
+from agentrt.store.postgres.rows import owned, recorded_columns, step_state
 
 
 class DurableVerbs(Connections):
+    @cached_property
+    def _steps(self) -> Group[tuple[Sender, StepRecord], JobRow]:
+        return Group(self._record_all, lambda step: len(step[1].output or "") + len(step[1].failure or ""))
+
     async def record(self, owner: Sender, record: StepRecord, connection: Any = None) -> StepState:
         """Store a step; returns what is stored now. On `connection` it is part of that transaction.
 
+        Steps of concurrent jobs share a statement, but for those that cost money: what these have used up is said to each alone.
         Raises `LeaseLost` when the attempt no longer owns the job.
         """
-        money = record.usd is not None or record.tokens is not None
-        values = [
-            *([owner.job_id], [owner.fence], [record.mark.id], [record.kind], [record.done], [record.output]),
-            *([record.failure], [record.mark.fingerprint], [record.mark.place], [record.wait_s], [record.tries]),
-            *([str(record.usd or 0)] if money else None, [record.tokens or 0] if money else None),
-            *([str(record.covered_usd)], [record.covered_tokens]),
-        ]
-        (row,) = await self._rows_on(connection, "record", *values)
+        step = (owner, record)
+        if connection is None and record.usd is None and record.tokens is None:
+            row = await self._steps.put(step)
+        else:
+            (row,) = await self._record_all([step], connection)
         return step_state(owned(row, owner), record)
+
+    async def _record_all(self, steps: Sequence[tuple[Sender, StepRecord]], connection: Any = None) -> list[JobRow]:
+        return [dict(row) for row in await self._run("record", connection, recorded_columns(steps))]
 
     async def await_job(self, owner: Sender, mark: StepMark, child: int, timeout_s: float | None) -> StepState | None:
         """Wait, as a step, for the end of a job. None: there is no such job. Raises `LeaseLost`."""

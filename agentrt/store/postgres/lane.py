@@ -168,13 +168,18 @@ class Lane:
 class Lanes:
     """A few lanes that share the statements of many tasks; those that were idle for long are closed."""
 
-    def __init__(self, dsn: str, size: int) -> None:
-        self._lanes = [Lane(dsn) for _ in range(size)]
+    def __init__(self, dsn: str, size: int, timeout_s: float = command_timeout_s) -> None:
+        self._lanes = [Lane(dsn, timeout_s) for _ in range(size)]
         self._used_at: dict[int, float] = {}
         self._next = 0
 
     async def fetch(self, statement: Statement, *values: Any) -> list[asyncpg.Record]:
         return await self._pick().fetch(statement, *values)
+
+    async def fetch_in_turn(self, statement: Statement, *values: Any) -> list[asyncpg.Record]:
+        """On the first lane, after what is under way there: what happens by the clock need not open another."""
+        self._used_at[0] = asyncio.get_running_loop().time()
+        return await self._lanes[0].fetch(statement, *values)
 
     def _pick(self) -> Lane:
         """The first lane that is free, so that the later ones fall idle; when all are busy, each in turn."""

@@ -10,12 +10,12 @@ PruneMark = tuple[str, int, str]
 
 class RetentionVerbs(Connections):
     async def tidy_leases(self) -> int:
-        (row,) = await self._main.fetch(self._sql["tidy_leases"])
+        (row,) = await self._lanes.fetch_in_turn(self._sql["tidy_leases"])
         count: int = row[0]
         return count
 
     async def ensure_days(self, days: int) -> int:
-        (row,) = await self._main.fetch(self._sql["ensure_days"], days)
+        (row,) = await self._lanes.fetch_in_turn(self._sql["ensure_days"], days)
         made: int = row[0]
         return made
 

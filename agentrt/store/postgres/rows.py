@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 import asyncpg
 
 from agentrt.codec import parse
 from agentrt.errors import LeaseLost
-from agentrt.model import Claimed, Failure, Finish, JobRow, Reschedule, Sender, StepMark, StepRecord, StepState
+from agentrt.model import (
+    Claimed,
+    Failure,
+    Finish,
+    JobRow,
+    NewJob,
+    Reschedule,
+    Sender,
+    StepMark,
+    StepRecord,
+    StepState,
+    Wanted,
+)
 
 
-def claimed(row: asyncpg.Record, limited: set[str]) -> Claimed:
+def claimed(row: asyncpg.Record, limited: Collection[str] = ()) -> Claimed:
     return Claimed(
         id=row["id"],
         fence=row["fence"],
@@ -35,6 +47,14 @@ def claimed(row: asyncpg.Record, limited: set[str]) -> Claimed:
         key_state=row["state"],
         steps={} if row["steps"] is None else _steps(row["steps"]),
     )
+
+
+def claimed_jobs(rows: Sequence[asyncpg.Record], wanted: Wanted) -> list[Claimed]:
+    """What a claim returned, in the order in which it is to be started."""
+    limited = {policy.name for policy, _ in wanted.agents if policy.limit is not None}
+    jobs = [claimed(row, limited) for row in rows]
+    jobs.sort(key=lambda job: (job.priority, job.ord))
+    return jobs
 
 
 def _steps(text: str) -> dict[str, StepState]:
@@ -59,6 +79,99 @@ def step_state(row: JobRow, record: StepRecord) -> StepState:
         *(record.kind, row["done"], row["output"], row["failure"], due, record.tries, row.get("child"), record.mark),
         row.get("exceeded"),
     )
+
+
+def mailbox_order(jobs: Sequence[NewJob]) -> list[int]:
+    """The places of messages in the order in which mailboxes are locked; those of one mailbox, and of none, keep theirs."""
+    return sorted(range(len(jobs)), key=lambda n: _mailbox(jobs[n]))
+
+
+def _mailbox(job: NewJob) -> tuple[bytes, bytes]:
+    return (b"", b"") if job.key is None else (job.agent.encode(), job.key.encode())
+
+
+def sent_columns(jobs: Sequence[NewJob]) -> dict[str, Any]:
+    return {
+        "agents": [job.agent for job in jobs],
+        "keys": [job.key for job in jobs],
+        "priorities": [job.priority for job in jobs],
+        "delays": [job.delay_s for job in jobs],
+        "run_ats": [job.run_at for job in jobs],
+        "max_attempts": [job.max_attempts for job in jobs],
+        "payloads": [job.payload.decode() for job in jobs],
+        "watched": [job.watched for job in jobs],
+        "deadlines": [job.deadline_s for job in jobs],
+    }
+
+
+def step_columns(jobs: Sequence[NewJob], sender: Sender | None) -> dict[str, Any]:
+    """What a message has besides, that is a step of an attempt or has a dedup key."""
+    return {
+        "dedups": [job.dedup for job in jobs],
+        "parent": sender and sender.job_id,
+        "fence": sender and sender.fence,
+        "steps": [job.step and job.step.id for job in jobs],
+        "asks": [job.asks for job in jobs],
+        "timeouts": [job.timeout_s for job in jobs],
+        "fingerprints": [job.step and job.step.fingerprint for job in jobs],
+        "places": [job.step and job.step.place for job in jobs],
+    }
+
+
+def wanted_columns(wanted: Wanted) -> dict[str, Any]:
+    return {
+        "supervisor": wanted.supervisor,
+        "agents": [policy.name for policy, _ in wanted.agents],
+        "limits": [limit for _, limit in wanted.agents],
+        "global": [policy.limit for policy, _ in wanted.agents],
+        "max_attempts": [policy.max_attempts for policy, _ in wanted.agents],
+        "leases": [policy.lease_s for policy, _ in wanted.agents],
+        "floors": wanted.floors,
+        "total": wanted.total,
+        "alone": wanted.alone,
+    }
+
+
+def finished_columns(outcomes: Sequence[Finish]) -> dict[str, Any]:
+    outcomes = sorted(outcomes, key=lambda outcome: outcome.id)  # the order in which everybody locks jobs
+    reasons, kinds, texts, tracebacks = failure_columns([outcome.failure for outcome in outcomes])
+    reopen_ids, reopen_steps = reopened(outcomes)
+    return {
+        "ids": [outcome.id for outcome in outcomes],
+        "fences": [outcome.fence for outcome in outcomes],
+        "states": [outcome.state.value for outcome in outcomes],
+        "results": [outcome.result for outcome in outcomes],
+        "reasons": reasons,
+        "kinds": kinds,
+        "texts": texts,
+        "tracebacks": tracebacks,
+        "counts": [outcome.counts for outcome in outcomes],
+        "key_states": [outcome.key_state for outcome in outcomes],
+        "reopen_ids": reopen_ids,
+        "reopen_steps": reopen_steps,
+    }
+
+
+def recorded_columns(steps: Sequence[tuple[Sender, StepRecord]]) -> dict[str, Any]:
+    records = [record for _, record in steps]
+    money = any(record.usd is not None or record.tokens is not None for record in records)
+    return {
+        "ids": [owner.job_id for owner, _ in steps],
+        "fences": [owner.fence for owner, _ in steps],
+        "steps": [record.mark.id for record in records],
+        "kinds": [record.kind for record in records],
+        "dones": [record.done for record in records],
+        "outputs": [record.output for record in records],
+        "failures": [record.failure for record in records],
+        "fingerprints": [record.mark.fingerprint for record in records],
+        "places": [record.mark.place for record in records],
+        "waits": [record.wait_s for record in records],
+        "tries": [record.tries for record in records],
+        "usd": [str(record.usd or 0) for record in records] if money else None,
+        "tokens": [record.tokens or 0 for record in records] if money else None,
+        "covered_usd": [str(record.covered_usd) for record in records],
+        "covered_tokens": [record.covered_tokens for record in records],
+    }
 
 
 def reopened(outcomes: Sequence[Finish] | Sequence[Reschedule]) -> tuple[list[int], list[str]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
 from agentrt.codec import dump
 from agentrt.errors import LeaseLost, SchemaOutdated
 from agentrt.model import (
-    AgentPolicy,
     Beat,
     Claimed,
     Finish,
@@ -22,14 +22,26 @@ from agentrt.model import (
     Sent,
     State,
     SweepReport,
+    Wanted,
 )
 from agentrt.store import Heard
 from agentrt.store.postgres import migrate as migrating
 from agentrt.store.postgres.durable import DurableVerbs
+from agentrt.store.postgres.group import Group
 from agentrt.store.postgres.lane import connect, translated
 from agentrt.store.postgres.listener import PostgresNotifier
 from agentrt.store.postgres.retention import RetentionVerbs
-from agentrt.store.postgres.rows import claimed, failure_columns, reopened
+from agentrt.store.postgres.rows import (
+    claimed,
+    claimed_jobs,
+    failure_columns,
+    finished_columns,
+    mailbox_order,
+    reopened,
+    sent_columns,
+    step_columns,
+    wanted_columns,
+)
 from agentrt.store.sql import migrations
 
 
@@ -39,6 +51,11 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
     def twin(self, timeout_s: float) -> PostgresStore:
         """The same store for another event loop, with connections of its own that give up after `timeout_s`."""
         return PostgresStore(self.dsn, self.schema, timeout_s=timeout_s)
+
+    async def close(self) -> None:
+        await self._sends.close()
+        await self._steps.close()
+        await super().close()
 
     # -------------------------------------------------------------- schema
 
@@ -77,90 +94,64 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
 
     # -------------------------------------------------------------- send, claim
 
+    @cached_property
+    def _sends(self) -> Group[NewJob, Sent]:
+        return Group(self._send_together, lambda job: len(job.payload))
+
     async def send(self, jobs: Sequence[NewJob], connection: Any = None, sender: Sender | None = None) -> list[Sent]:
         """Store messages, all or none; on the caller's `connection` they are part of its transaction.
 
         With a `sender` each is a step of that attempt. Raises `LeaseLost` when it no longer owns its job.
+        Single messages from outside that are sent at the same time share a statement.
         """
-        addresses = {(job.agent, job.key) for job in jobs if job.key is not None}
-        plain = sender is None and len(addresses) < 2 and all(job.dedup is None for job in jobs)
-        statement = self._sql["send_plain" if plain else "send"]
-        columns: dict[str, Any] = {
-            "agents": [job.agent for job in jobs],
-            "keys": [job.key for job in jobs],
-            "priorities": [job.priority for job in jobs],
-            "delays": [job.delay_s for job in jobs],
-            "run_ats": [job.run_at for job in jobs],
-            "max_attempts": [job.max_attempts for job in jobs],
-            "payloads": [job.payload.decode() for job in jobs],
-            "dedups": [job.dedup for job in jobs],
-            "deadlines": [job.deadline_s for job in jobs],
-            "watched": [job.watched for job in jobs],
-            "parent": sender and sender.job_id,
-            "fence": sender and sender.fence,
-            "steps": [job.step and job.step.id for job in jobs],
-            "asks": [job.asks for job in jobs],
-            "timeouts": [job.timeout_s for job in jobs],
-            "fingerprints": [job.step and job.step.fingerprint for job in jobs],
-            "places": [job.step and job.step.place for job in jobs],
-        }
-        values = [columns[name] for name in statement.names]
-        if connection is None:
-            rows = await self._lanes.fetch(statement, *values)
-        else:
-            with translated("send"):
-                rows = await connection.fetch(statement.text, *values)
-        if plain:
-            return [Sent(row["id"]) for row in rows]
+        plain = sender is None and all(job.dedup is None for job in jobs)
+        if plain and len(jobs) == 1 and connection is None:
+            return [await self._sends.put(jobs[0])]
+        if plain and len({(job.agent, job.key) for job in jobs if job.key is not None}) < 2:
+            return await self._send_plain(jobs, connection)
+        rows = await self._run("send", connection, sent_columns(jobs) | step_columns(jobs, sender))
         if sender is not None and not rows:
             raise LeaseLost(f"job {sender.job_id}, fence {sender.fence}")
         return [Sent(row["id"], row["existed"]) for row in rows]
 
-    async def claim(
-        self, supervisor: UUID, wanted: Sequence[tuple[AgentPolicy, int]], total: int, *, alone: bool = True
-    ) -> list[Claimed]:
-        rows = await self._main.fetch(
-            self._sql["claim"],
-            supervisor,
-            [policy.name for policy, _ in wanted],
-            [limit for _, limit in wanted],
-            [policy.limit for policy, _ in wanted],
-            [policy.max_attempts for policy, _ in wanted],
-            [policy.lease_s for policy, _ in wanted],
-            total,
-            alone,
-        )
-        limited = {policy.name for policy, _ in wanted if policy.limit is not None}
-        jobs = [claimed(row, limited) for row in rows]
-        jobs.sort(key=lambda job: (job.priority, job.ord))
-        return jobs
+    async def _send_plain(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Sent]:
+        return [Sent(row[0]) for row in await self._run("send_plain", connection, sent_columns(jobs))]
+
+    async def _send_together(self, jobs: Sequence[NewJob]) -> list[Sent]:
+        """Messages of many senders. The rows lock their mailboxes as they come, so they come in the order in which all lock them."""
+        order = mailbox_order(jobs)
+        sent = dict(zip(order, await self._send_plain([jobs[n] for n in order]), strict=True))
+        return [sent[n] for n in range(len(jobs))]
+
+    async def claim(self, wanted: Wanted) -> list[Claimed]:
+        return claimed_jobs(await self._run("claim", None, wanted_columns(wanted)), wanted)
+
+    async def floors(self, agents: Sequence[str]) -> list[int | None]:
+        """Where the ready jobs of these agents begin: ten numbers an agent, one a priority; None: none is ready."""
+        (row,) = await self._lanes.fetch_in_turn(self._sql["floors"], list(agents))
+        return list(row[0])
 
     # -------------------------------------------------------------- outcomes
 
     async def finish(self, outcomes: Sequence[Finish], *, keyed: bool, limited: bool) -> set[int]:
-        rows = await self._main.fetch(
-            self._sql["finish"],
-            [outcome.id for outcome in outcomes],
-            [outcome.fence for outcome in outcomes],
-            [outcome.state.value for outcome in outcomes],
-            [outcome.result for outcome in outcomes],
-            *failure_columns([outcome.failure for outcome in outcomes]),
-            [outcome.counts for outcome in outcomes],
-            [outcome.key_state for outcome in outcomes],
-            *reopened(outcomes),
-            keyed,
-            limited,
-        )
-        return {row[0] for row in rows}
+        columns = finished_columns(outcomes) | {"keyed": keyed, "limited": limited}
+        return {row[0] for row in await self._run("finish", None, columns)}
+
+    async def turn(
+        self, outcomes: Sequence[Finish], wanted: Wanted, *, keyed: Collection[str], limited: bool
+    ) -> tuple[set[int], list[Claimed]]:
+        columns = finished_columns(outcomes) | wanted_columns(wanted) | {"keyed": list(keyed), "limited": limited}
+        first, *rows = await self._run("turn", None, columns)
+        return set(first["accepted"]), claimed_jobs(rows, wanted)
 
     async def finished_by(self, attempts: Sequence[tuple[int, int]]) -> set[int]:
-        rows = await self._main.fetch(
+        rows = await self._lanes.fetch(
             self._sql["finished_by"], [job_id for job_id, _ in attempts], [fence for _, fence in attempts]
         )
         return {row["id"] for row in rows}
 
     async def reschedule(self, outcomes: Sequence[Reschedule], *, keyed: bool, limited: bool) -> set[int]:
-        rows = await self._main.fetch(
+        rows = await self._lanes.fetch(
             self._sql["reschedule"],
             [outcome.id for outcome in outcomes],
             [outcome.fence for outcome in outcomes],
@@ -176,7 +167,7 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
 
     async def park(self, outcomes: Sequence[Park], *, limited: bool) -> set[int]:
         waits = [(outcome.id, step) for outcome in outcomes for step in outcome.waits]
-        rows = await self._main.fetch(
+        rows = await self._lanes.fetch(
             self._sql["park"],
             [outcome.id for outcome in outcomes],
             [outcome.fence for outcome in outcomes],
@@ -193,15 +184,15 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
         if not leases:
             return set()
         ids, fences, seconds = zip(*leases, strict=True)
-        rows = await self._main.fetch(self._sql["renew"], ids, fences, seconds)
+        rows = await self._lanes.fetch(self._sql["renew"], ids, fences, seconds)
         return {row[0] for row in rows}
 
     async def sweep(self, limit: int, dead: UUID | None = None) -> SweepReport:
-        (row,) = await self._main.fetch(self._sql["sweep"], limit, dead)
+        (row,) = await self._lanes.fetch_in_turn(self._sql["sweep"], limit, dead)
         return SweepReport(row["made_ready"], row["ended"], row["next_s"])
 
     async def due(self, limit: int) -> tuple[int, float | None]:
-        (row,) = await self._main.fetch(self._sql["due"], limit)
+        (row,) = await self._lanes.fetch_in_turn(self._sql["due"], limit)
         return row["moved"], row["next_s"]
 
     # -------------------------------------------------------------- cancel, retry, wait
@@ -210,7 +201,7 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
         return await self._value("cancel", job_id, reason, tree)
 
     async def cancel_requests(self, job_ids: Collection[int]) -> list[tuple[int, int, str]]:
-        rows = await self._main.fetch(self._sql["cancel_requests"], list(job_ids))
+        rows = await self._lanes.fetch_in_turn(self._sql["cancel_requests"], list(job_ids))
         return [(row["id"], row["fence"], row["reason"]) for row in rows]
 
     async def retry(self, job_id: int, from_step: str | None = None) -> str | None:
@@ -238,12 +229,20 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
     async def beat(self, supervisor: UUID, about: Mapping[str, Any]) -> Beat:
         statement = self._sql["beat"]
         values = {**about, "limits": dump(about["limits"]).decode()}
-        (row,) = await self._main.fetch(statement, supervisor, *(values[name] for name in statement.names[1:]))
+        (row,) = await self._lanes.fetch_in_turn(statement, supervisor, *(values[name] for name in statement.names[1:]))
         await self._lanes.close_idle()
-        return Beat(row["ready"], dict(zip(row["unknown"], row["unknown_jobs"], strict=True)))
+        return Beat(row["ready"], dict(zip(row["unknown"], row["unknown_jobs"], strict=True)), row["unrung"])
+
+    async def set_quiet(self, supervisor: UUID, quiet: bool) -> None:
+        await self._lanes.fetch_in_turn(self._sql["set_quiet"], quiet, supervisor)
+
+    async def horizon(self) -> tuple[int, int]:
+        """Of the transactions with a number: the oldest that is under way, and what the next one gets."""
+        (row,) = await self._lanes.fetch_in_turn(self._sql["horizon"])
+        return row["oldest"], row["next"]
 
     async def leave(self, supervisor: UUID) -> None:
-        await self._main.fetch(self._sql["leave"], supervisor)
+        await self._lanes.fetch_in_turn(self._sql["leave"], supervisor)
 
     async def listen(self, heard: Heard) -> PostgresNotifier:
         return await PostgresNotifier.open(self.dsn, self.schema, heard)
@@ -273,9 +272,7 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
 
     async def unfinished(self, agents: Collection[str], after: int, limit: int) -> list[Claimed]:
         """Unfinished jobs that have recorded steps, by their ids, as a claim would hand them out; nothing is claimed."""
-        return [
-            claimed(row, set()) for row in await self._lanes.fetch(self._sql["unfinished"], list(agents), after, limit)
-        ]
+        return [claimed(row) for row in await self._lanes.fetch(self._sql["unfinished"], list(agents), after, limit)]
 
     async def standing(self, job_id: int) -> JobRow | None:
         rows = await self._rows("standing", job_id)

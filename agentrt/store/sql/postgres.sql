@@ -19,12 +19,22 @@ select * from agentrt.send(:agents, :keys, :priorities, :delays, :run_ats, :max_
 
 -- name: claim
 -- Lease ready jobs to a supervisor. Returns: the jobs, unordered, with their recorded steps.
-select * from agentrt.claim(:supervisor, :agents, :limits, :global, :max_attempts, :leases, :total, :alone);
+select * from agentrt.claim(:supervisor, :agents, :limits, :global, :max_attempts, :leases, :floors, :total, :alone);
+
+-- name: floors
+-- Where the ready jobs of these agents begin. Returns: one array, ten numbers an agent (null: none is ready).
+select agentrt.floors(:agents);
 
 -- name: finish
 -- Move ended jobs to history under their fences. Returns: the ids accepted.
 select * from agentrt.finish(:ids, :fences, :states, :results, :reasons, :kinds, :texts, :tracebacks, :counts,
                              :key_states, :reopen_ids, :reopen_steps, :keyed, :limited);
+
+-- name: turn
+-- Finish and claim in one round trip. Returns: a row with the ids accepted, then the claimed jobs.
+select * from agentrt.turn(:ids, :fences, :states, :results, :reasons, :kinds, :texts, :tracebacks, :counts, :key_states, :reopen_ids,
+                           :reopen_steps, :keyed, :limited, :supervisor, :agents, :limits, :global, :max_attempts, :leases, :floors,
+                           :total, :alone);
 
 -- name: finished_by
 -- Which of these attempts are in history already. Returns: id. Asked when the answer to `finish` was lost.
@@ -140,8 +150,16 @@ select :id::bigint between 1 and last_value and is_called as issued from agentrt
 select * from agentrt.results(:ids);
 
 -- name: beat
--- Show that a supervisor lives, and ring its own bell. Returns: ready, unknown, unknown_jobs.
+-- Show that a supervisor lives, and ring its own bell. Returns: ready, unknown, unknown_jobs, unrung.
 select * from agentrt.beat(:supervisor, :host, :pid, :agents, :slots, :limits, :state, :told, :names_max);
+
+-- name: set_quiet
+-- Say whether a supervisor looks by itself and need not be rung. Returns: nothing.
+update agentrt.supervisors set quiet = :quiet where id = :supervisor and quiet <> :quiet;
+
+-- name: horizon
+-- Of the transactions with a number: the oldest that is under way, and what the next one gets.
+select pg_snapshot_xmin(s)::text::bigint as oldest, pg_snapshot_xmax(s)::text::bigint as next from pg_current_snapshot() s;
 
 -- name: leave
 -- A supervisor ends. Returns: nothing.

@@ -1,0 +1,128 @@
+"""The doorbell: whether others must ring (NOTIFY) when there is work for this process, or it looks by itself.
+
+A ring takes a lock of the whole cluster and keeps it while its commit is flushed, so senders ring only while some supervisor
+wants it. This one does not (it is *quiet*) while
+  full   all its slots are taken and more is ready: each end of a job claims the next one anyway;
+  storm  rings come faster than it can answer them: it looks every few milliseconds until nothing is found.
+A sender whose transaction began before the quiet ended may have read the old mark and rung nobody. So whoever becomes loud
+again looks until each transaction that was under way at that moment has ended. No lock is taken and nobody waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Literal
+from uuid import UUID
+
+from agentrt.engine.claimer import Claimer
+from agentrt.engine.stats import Stats
+from agentrt.store import Store
+
+Reason = Literal["full", "storm"]
+
+full_for_s = 0.1  # before it is worth a write
+loud_for_s = 0.2  # between two times of quiet: the mark moves at most ten times a second
+look_again_s, look_again_max_s = 0.1, 1.0
+storm_window_s = 0.25
+storm_rings = 50  # within the window, and at least two for each claim that they caused
+storm_look_s = 0.005
+storm_over_s = 0.1
+
+
+class Doorbell:
+    """One loop. `heard` counts rings, `changed` says that slots were taken or became free, `unrung` that nobody could ring."""
+
+    def __init__(self, store: Store, supervisor: UUID, claimer: Claimer, stats: Stats) -> None:
+        self._store = store
+        self._supervisor = supervisor
+        self._claimer = claimer
+        self._stats = stats
+        self._event = asyncio.Event()
+        self._unrung = True
+        self._storm = False
+        self._window_began = 0.0
+        self._rings = 0
+        self._answered = 0
+        self.on_loud: Callable[[], None] = lambda: None
+
+    def changed(self) -> None:
+        self._event.set()
+
+    def unrung(self) -> None:
+        """Until now this process was not known, or had been silent for too long: it may have missed rings."""
+        self._unrung = True
+        self._event.set()
+
+    def heard(self) -> None:
+        self._rings += 1
+        now = time.monotonic()
+        if now - self._window_began < storm_window_s:
+            return
+        answers = self._stats.claims["notify"] - self._answered
+        if now - self._window_began < 2 * storm_window_s and self._rings >= max(storm_rings, 2 * answers):
+            self._storm = True
+            self._event.set()
+        self._window_began, self._rings, self._answered = now, 0, self._stats.claims["notify"]
+
+    async def run(self) -> None:
+        await self._store.set_quiet(self._supervisor, False)  # whatever was true before an outage
+        self._unrung = True
+        while True:
+            reason = await self._reason()
+            await self._store.set_quiet(self._supervisor, True)
+            if reason == "full":
+                await self._until(lambda: not self._claimer.full)
+            else:
+                await self._look_often()
+            await self._store.set_quiet(self._supervisor, False)
+            self.on_loud()
+            self._unrung = True
+            await self._look_behind()
+            await asyncio.sleep(loud_for_s)
+
+    async def _reason(self) -> Reason:
+        """Wait for a reason to be quiet."""
+        while True:
+            if self._claimer.full:
+                await asyncio.sleep(full_for_s)
+                if self._claimer.full:
+                    return "full"
+            elif self._unrung:
+                await self._look_behind()
+            elif self._storm:
+                self._storm = False
+                return "storm"
+            else:
+                await self._event.wait()
+                self._event.clear()
+
+    async def _until(self, true: Callable[[], bool]) -> None:
+        while not true():
+            self._event.clear()
+            await self._event.wait()
+
+    async def _look_often(self) -> None:
+        found = self._stats.claimed.total()
+        found_at = time.monotonic()
+        while time.monotonic() - found_at < storm_over_s:
+            self._claimer.ring("quiet")
+            await asyncio.sleep(storm_look_s)
+            if self._stats.claimed.total() != found or self._claimer.full:
+                found = self._stats.claimed.total()
+                found_at = time.monotonic()
+
+    async def _look_behind(self) -> None:
+        """Look until every transaction that may have rung nobody has ended. Called when the row says that it wants to be rung."""
+        self._unrung = False
+        _, horizon = await self._store.horizon()
+        pause_s = look_again_s
+        while not self._claimer.full:  # else it will be quiet again, and look again after that
+            oldest, _ = await self._store.horizon()
+            self._claimer.ring("quiet")
+            if oldest >= horizon:
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, look_again_max_s)
+        self._unrung = True
