@@ -8,7 +8,7 @@ SIDE_BY_SIDE = -n 3 --dist loadfile --no-loadscope-reorder
 
 ONCE_MORE = --reruns 1 -rR  # many tests race real processes and clocks: one that a loaded machine upset runs again, and is listed
 
-.PHONY: demo run test check cases chaos parked bench-wake bench-steps format clean
+.PHONY: demo run test check cases chaos parked bench bench-wake bench-steps format clean
 
 demo: $(VENV)/.demo            ## one question through a real model to a Discord double, and out
 	$(BIN)/python -m agentrt.cli.demo
@@ -32,6 +32,9 @@ chaos: $(VENV)/.dev            ## kill -9 at random moments, 200 rounds, with a 
 
 parked: $(VENV)/.dev           ## 10,000 jobs that wait in one supervisor: measured, answered, killed half-way (a minute)
 	$(BIN)/python -m tests.crash.parked --jobs 10000
+
+bench: $(VENV)/.dev            ## this database and this machine, each figure beside the same by hand (minutes)
+	for what in wake drain send pingpong steps backlog idle; do $(BIN)/agentrt bench $$what || exit 1; done
 
 bench-wake: $(VENV)/.dev       ## enqueue to running coroutine, beside the same by hand
 	$(BIN)/agentrt bench wake

@@ -55,7 +55,7 @@ orphans = {
     ("agentrt.client", "connect.start_listening"): "cancelled and awaited where connect's block ends",
     ("agentrt.engine.supervisor", "Supervisor._until_idle"): "two waits for one event each, cancelled when one is over",
     ("agentrt.web.server", "listening"): "cancelled and awaited where its block ends",
-    ("agentrt.testing.inside", "supervising"): "awaited where its block ends, and the wait for its start cancelled",
+    ("agentrt.testing.inside", "supervising_on"): "awaited where its block ends, and the wait for its start cancelled",
     ("agentrt.cli.run", "_run_here"): "the first task of a loop, whose end the loop runs for",
 }
 

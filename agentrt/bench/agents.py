@@ -1,11 +1,10 @@
-"""The agents that are measured; run by the supervisor process that a measurement starts."""
+"""The agents that are measured in a supervisor process of their own."""
 
 from __future__ import annotations
 
 import time
 
 from agentrt.agent import agent
-from agentrt.durable.step import step
 
 
 @agent
@@ -14,14 +13,6 @@ async def noted(sent_at: float) -> float:
     return time.monotonic() - sent_at
 
 
-async def _nothing(number: int) -> int:
-    return number
-
-
 @agent
-async def stepping(count: int) -> float:
-    """Seconds for so many steps, one after the other."""
-    began = time.monotonic()
-    for number in range(count):
-        await step(_nothing, number, name="nothing")
-    return time.monotonic() - began
+async def noop(n: int) -> None:
+    """A job that costs nothing of its own."""

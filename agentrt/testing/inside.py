@@ -11,6 +11,7 @@ from agentrt.agent import Agent
 from agentrt.config import Settings, database_url
 from agentrt.engine.supervisor import Supervisor
 from agentrt.limits import require_within
+from agentrt.store import Store
 from agentrt.store.opening import open_store
 from agentrt.store.postgres.throwaway import move_clock
 
@@ -27,22 +28,31 @@ async def supervising(database: str, *agents: Agent[..., Any], **settings: Any) 
     Raises what ended the supervisor.
     """
     store = await open_store(database_url(database))
+    try:
+        async with supervising_on(store, *agents, **settings) as supervisor:
+            with known_here(supervisor, database):
+                yield supervisor
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def supervising_on(store: Store, *agents: Agent[..., Any], **settings: Any) -> AsyncIterator[Supervisor]:
+    """As `supervising`, on a store that the caller keeps."""
     supervisor = Supervisor({agent.name: agent for agent in agents}, store, Settings(**settings))
     ready = asyncio.Event()
     supervisor.on_ready = ready.set
     task = asyncio.ensure_future(supervisor.run())
     waiting = asyncio.ensure_future(ready.wait())
-    await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
     try:
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             task.result()
-        with known_here(supervisor, database):
-            yield supervisor
+        yield supervisor
     finally:
+        waiting.cancel()
         supervisor.drain()
         await task
-        await store.close()
 
 
 @contextmanager
