@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -47,10 +48,11 @@ def main(arguments: list[str] | None = None) -> int:
         except (KeyboardInterrupt, asyncio.CancelledError):
             out.print(f"stopped; what was measured is in {given.out}")
             return 130
+        finally:
+            shutil.rmtree(folder / "postgres", ignore_errors=True)
     for table in tables(read(given.out)):
-        out.print()
-        out.print(drawn(table))
-    out.print(f"\n{given.out}; as markdown: python -m tests.bench.peers --table {given.out}; workers' logs: {folder}")
+        out.print(drawn(table) if out.is_terminal else markdown(table))
+    out.print(f"{given.out}; as markdown: python -m tests.bench.peers --table {given.out}; workers' logs: {folder}")
     return 0
 
 

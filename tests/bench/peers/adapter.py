@@ -21,8 +21,9 @@ connections = 20  # of a sender with many producers, where the library has a poo
 class Adapter:
     """One library. Subclasses are named `Peer`."""
 
-    # By purpose: default (as the library comes), throughput, latency, pingpong, crash. One that is missing is as
-    # `latency` for pingpong, else as `default`. Crash: leases and heartbeats as they come, 50 jobs at a time.
+    # By purpose: default (as the library comes), throughput, latency, pingpong, backlog, crash. Without an own one
+    # pingpong is as latency, backlog as throughput, else all as default. Crash: leases and heartbeats as they come,
+    # 50 jobs at a time.
     settings: ClassVar[dict[str, Settings]] = {"default": {}}
     bulk: ClassVar[bool] = True  # has an API that enqueues many at once
     steps: ClassVar[bool] = False  # has durable steps

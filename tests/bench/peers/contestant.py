@@ -16,13 +16,15 @@ from typing import Any
 import asyncpg
 
 from tests.bench.peers.adapter import Kind, Settings
-from tests.bench.peers.environments import NotMeasured
+from tests.bench.peers.environments import NotMeasured, last_line
 from tests.bench.peers.probe import Probe, now
 from tests.bench.peers.server import Server
 
 root = Path(__file__).parents[3]
 start_s_max = 60.0
 send_s_max = 300.0
+statement_s_max = 300.0
+near = {"pingpong": "latency", "backlog": "throughput"}  # whose settings are taken where there are no own ones
 warm_jobs = 5
 shared = Path("/dev/shm")
 memory = shared if shared.is_dir() else Path(tempfile.gettempdir())  # no disk write may be behind a probe
@@ -43,6 +45,10 @@ class Contestant:
     _killed: set[int] = field(default_factory=set)
 
     @property
+    def _probe_path(self) -> Path:
+        return memory / f"agentrt-peers-{os.getpid()}-{self.name}"
+
+    @property
     def database(self) -> str:
         return f"peers_{self.name}"
 
@@ -53,9 +59,10 @@ class Contestant:
     def purpose(self, wanted: str) -> str:
         """The name of the settings for a purpose."""
         settings = self.info["settings"]
-        if wanted == "pingpong" and wanted not in settings:
-            wanted = "latency"
-        return wanted if wanted in settings else "default"
+        for purpose in (wanted, near.get(wanted, "")):
+            if purpose in settings:
+                return purpose
+        return "default"
 
     def settings(self, purpose: str) -> Settings:
         settings: Settings = self.info["settings"][purpose]
@@ -73,7 +80,6 @@ class Contestant:
         await self.kill()
         self.dsn = await self.server.fresh(self.database)
         await self._role("setup", self.dsn)
-        self._probe_path = memory / f"agentrt-peers-{os.getpid()}-{self.name}"
         self.probe = Probe(self._probe_path, slots=slots + warm_jobs)
 
     async def close(self) -> None:
@@ -83,8 +89,34 @@ class Contestant:
             await self.server.drop(self.database)
             self.dsn = ""
 
-    async def connect(self) -> asyncpg.Connection:
-        return await asyncpg.connect(self.dsn)
+    async def execute(self, *statements: str) -> None:
+        connection = await asyncpg.connect(self.dsn)
+        try:
+            for statement in statements:
+                await connection.execute(statement, timeout=statement_s_max)
+        except (asyncpg.PostgresError, TimeoutError) as error:
+            raise NotMeasured(f"{type(error).__name__}: {error}") from error
+        finally:
+            await connection.close()
+
+    async def until_none_unfinished(self) -> int:
+        """Wait until the database says that all have ended; returns how many transactions that took."""
+        if not self.info["unfinished"]:
+            return 0
+        connection = await asyncpg.connect(self.dsn)
+        try:
+            deadline = now() + start_s_max
+            looks = 1
+            while left := await connection.fetchval(self.info["unfinished"]):
+                if now() > deadline:
+                    raise NotMeasured(
+                        f"all jobs ran, but {left} are unfinished in the database {start_s_max:g} s later"
+                    )
+                looks += 1
+                await asyncio.sleep(0.01)
+        finally:
+            await connection.close()
+        return looks
 
     async def copies(self, count: int) -> dict[str, str]:
         """SQL that copies a finished and a pending row so often."""
@@ -160,7 +192,7 @@ class Contestant:
             raise NotMeasured(f"no job started within {start_s_max:g} s")
 
     def _log_end(self) -> str:
-        return (self.folder / f"{self.name}.log").read_text(errors="replace").strip()[-300:]
+        return last_line((self.folder / f"{self.name}.log").read_bytes())
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": str(root)}
@@ -185,5 +217,5 @@ class Contestant:
                 process.kill()
                 await process.wait()
         if process.returncode != 0:
-            raise NotMeasured(f"{role}: {errors.decode(errors='replace').strip()[-300:]}")
+            raise NotMeasured(f"{role}: {last_line(errors)}")
         return json.loads(output.decode().splitlines()[-1])

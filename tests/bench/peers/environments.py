@@ -60,6 +60,12 @@ async def prepare(name: str, folder: Path, say: Callable[[str], None]) -> tuple[
     return python, (await _run(python, "-c", code)).strip()
 
 
+def last_line(said: bytes) -> str:
+    """What a program said last, which is the error."""
+    lines = said.decode(errors="replace").split("\n")
+    return next((line.strip()[-300:] for line in reversed(lines) if line.strip()), "it said nothing")
+
+
 async def _interpreter(least: tuple[int, int]) -> Path:
     """The running Python if it is new enough, else the next one that is installed. Raises `NotMeasured`."""
     if sys.version_info[:2] >= least:
@@ -87,5 +93,5 @@ async def _run(program: Path, *arguments: str) -> str:
         await process.wait()
         raise NotMeasured(f"{' '.join(arguments[:4])} took more than {install_s_max:g} s") from None
     if process.returncode != 0:
-        raise NotMeasured(f"{' '.join(arguments[:4])}: {errors.decode(errors='replace').strip()[-300:]}")
+        raise NotMeasured(f"{' '.join(arguments[:4])}: {last_line(errors)}")
     return output.decode()

@@ -33,6 +33,11 @@ class Ping:
 _jobs = {"noop": Noop, "sleep": Sleep, "ping": Ping}
 
 
+def _address(dsn: str) -> str:
+    """Its driver wants a host before the path, also when `host=` names a socket's folder."""
+    return dsn.replace("@/", "@localhost/")
+
+
 class Peer(Adapter):
     """Its storage is no table of jobs to count or to copy: a drain ends with the last handler, and a backlog is not made."""
 
@@ -43,13 +48,13 @@ class Peer(Adapter):
     }
 
     async def setup(self, dsn: str) -> None:
-        client = AsyncClient(dsn)
+        client = AsyncClient(_address(dsn))
         await client.migrate()
         await client.install_queue_storage()
         await client.close()
 
     async def open(self, dsn: str, producers: int) -> None:
-        self._client = AsyncClient(dsn, max_connections=2 if producers == 1 else connections)
+        self._client = AsyncClient(_address(dsn), max_connections=2 if producers == 1 else connections)
 
     async def close(self) -> None:
         await self._client.close()
@@ -61,7 +66,7 @@ class Peer(Adapter):
         await self._client.enqueue_many_copy([_jobs[kind](number, x) for number, x in items], queue="default")
 
     async def work(self, dsn: str, settings: Settings) -> None:
-        self._client = AsyncClient(dsn)
+        self._client = AsyncClient(_address(dsn))
         for kind in _jobs:
             self._register(kind)
         await self._client.start([("default", settings["max_workers"])])

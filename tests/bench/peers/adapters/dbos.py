@@ -41,7 +41,13 @@ def _address(dsn: str) -> str:
 
 
 class Peer(Adapter):
-    settings: ClassVar = {"default": {}, "latency": {"polling_interval_sec": 0.01}}
+    """Without a limit a worker takes all that is pending at once, which with a long backlog takes minutes."""
+
+    settings: ClassVar = {
+        "default": {},
+        "latency": {"polling_interval_sec": 0.01},
+        "backlog": {"polling_interval_sec": 0.1, "worker_concurrency": 100},
+    }
     bulk = False
     steps = True
     jobs_max = 2_000

@@ -14,6 +14,11 @@ def _request(kind: Kind, number: int, x: float) -> EnqueueRequest:
     return EnqueueRequest(kind, {"number": number, "x": x}, queue_name="q")
 
 
+def _address(dsn: str) -> str:
+    """Its driver wants a host before the path, also when `host=` names a socket's folder."""
+    return dsn.replace("@/", "@localhost/")
+
+
 class Peer(Adapter):
     settings: ClassVar = {
         "default": {},
@@ -25,12 +30,12 @@ class Peer(Adapter):
     unfinished = "select count(*) from pgtask.tasks where state in ('pending', 'running', 'waiting')"
 
     async def setup(self, dsn: str) -> None:
-        client = await Client.connect(dsn)
+        client = await Client.connect(_address(dsn))
         await client.migrate()
 
     async def open(self, dsn: str, producers: int) -> None:
         size = 2 if producers == 1 else connections
-        self._client = await Client.connect(dsn, max_query_connections=size)
+        self._client = await Client.connect(_address(dsn), max_query_connections=size)
 
     async def enqueue(self, kind: Kind, number: int, x: float) -> None:
         await self._client.enqueue(_request(kind, number, x))
@@ -50,7 +55,7 @@ class Peer(Adapter):
             for slot in range(number * count, (number + 1) * count):
                 await task.step(f"one-{slot}", lambda slot=slot: self.step(slot))
 
-        await Worker(dsn, registry, **settings).run()
+        await Worker(_address(dsn), registry, **settings).run()
 
     def _register(self, registry: TaskRegistry, kind: Kind) -> None:
         @registry.task(kind)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, cast
+from urllib.parse import unquote
 
 from loguru import logger
 from pq import PQ
@@ -52,7 +53,9 @@ class Peer(Adapter):
         return asyncio.run(work)
 
     def _connect(self, dsn: str) -> None:
-        self._queue = PQ(dsn.replace("postgresql://", "postgresql+psycopg2://"))
+        self._queue = PQ(
+            unquote(dsn).replace("postgresql://", "postgresql+psycopg2://")
+        )  # its migrations cannot read a %
 
     async def setup(self, dsn: str) -> None:
         self._connect(dsn)
