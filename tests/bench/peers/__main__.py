@@ -30,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.table is not None:
         sys.stdout.write("\n".join(markdown(table) for table in tables(read(given.table))))
         return 0
+    given.out.write_text("")  # a file is a run: ratios are of numbers that were taken together
     out = Console()
     folder = Path(tempfile.mkdtemp(prefix="agentrt-peers-"))  # the server, and the workers' logs
     with database(given.database, folder) as dsn:
@@ -78,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         "--database", metavar="URL", help="a superuser's, on this machine; an embedded server of its own when not given"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("peers.jsonl"), help="JSON lines are added (default: %(default)s)"
+        "--out", type=Path, default=Path("peers.jsonl"), help="JSON lines, written anew (default: %(default)s)"
     )
     parser.add_argument(
         "--repeats", type=int, default=3, help="of all but idle, crash and backlog (default: %(default)s)"

@@ -78,12 +78,8 @@ def gather(samples: Iterable[Sample], **said: Any) -> list[Result]:
 
 
 def read(path: Path) -> list[Result]:
-    """The results of a file; of the same peer, metric and case the last ones count, where they stand."""
-    found: dict[tuple[str, str, str], Result] = {}
-    for line in path.read_text().splitlines():
-        result = Result.from_line(line)
-        found[result.peer, result.metric, result.case] = result
-    return list(found.values())
+    """The results of a run."""
+    return [Result.from_line(line) for line in path.read_text().splitlines()]
 
 
 def _short(value: float) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, cast
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from loguru import logger
 from pq import PQ
@@ -53,9 +54,10 @@ class Peer(Adapter):
         return asyncio.run(work)
 
     def _connect(self, dsn: str) -> None:
-        self._queue = PQ(
-            unquote(dsn).replace("postgresql://", "postgresql+psycopg2://")
-        )  # its migrations cannot read a %
+        """Its migrations cannot read the quoted path of a socket's folder, so that goes to the driver by the environment."""
+        parts = urlsplit(dsn)
+        os.environ.update({f"PG{name.upper()}": value for name, value in parse_qsl(parts.query)})
+        self._queue = PQ(urlunsplit(("postgresql+psycopg2", parts.netloc, parts.path, "", "")))
 
     async def setup(self, dsn: str) -> None:
         self._connect(dsn)
