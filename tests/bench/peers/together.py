@@ -77,7 +77,8 @@ async def crash(peers: list[Contestant], sizes: Sizes) -> Outcomes:
         except NotMeasured as reason:
             outcomes[peer.name] = reason
             return
-        recovered = {"recovered_s": now() - at} if ended else {}
+        last = max(peer.probe.ended_at(slot) for slot in range(jobs))
+        recovered = {"recovered_s": last - at} if ended else {}
         numbers = {
             "held": held,
             "ran_again": peer.probe.again(jobs),

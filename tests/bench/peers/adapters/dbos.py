@@ -89,13 +89,26 @@ class Peer(Adapter):
         await asyncio.Event().wait()
 
     def finished_sql(self, count: int) -> str:
-        return copies("dbos.workflow_status", count, "status = 'SUCCESS'", workflow_uuid="gen_random_uuid()::text")
+        return self._copies(count, "SUCCESS")
 
     def pending_sql(self, count: int) -> str:
-        return copies(
+        return self._copies(count, "ENQUEUED")
+
+    def _copies(self, count: int, status: str) -> str:
+        """Rows with the inputs in a table beside them."""
+        moment = f"s.created_at - {count} + g"  # milliseconds
+        rows = copies(
             "dbos.workflow_status",
             count,
-            "status = 'ENQUEUED'",
-            workflow_uuid="gen_random_uuid()::text",
-            created_at=f"s.created_at - {count} + g",  # milliseconds
+            f"status = '{status}'",
+            workflow_uuid="'copy-' || s.status || g",
+            created_at=moment,
         )
+        inputs = copies(
+            "dbos.workflow_input",
+            count,
+            f"workflow_uuid = (select workflow_uuid from dbos.workflow_status where status = '{status}'"
+            f" and workflow_uuid not like 'copy-%' limit 1)",
+            workflow_uuid=f"'copy-{status}' || g",
+        )
+        return f"{rows};\n{inputs}"

@@ -1,0 +1,106 @@
+"""The comparison with peers runs, at its smallest, for agentrt and the queue by hand; their results make tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.bench.peers.__main__ import main
+from tests.bench.peers.environments import NotMeasured, libraries
+from tests.bench.peers.measures import Sizes, single
+from tests.bench.peers.probe import Probe
+from tests.bench.peers.results import Result, Values, read
+from tests.bench.peers.role import load
+from tests.bench.peers.run import Plan, run
+from tests.bench.peers.table import columns, tables
+from tests.bench.peers.together import together
+
+smallest = Sizes(serial=5, spread=50, bulk=20, drain=60, drain_s=30, paced=8, paced_gap_s=0.01)
+metrics = ["enqueue", "drain", "latency"]
+
+
+def plan(server: str, folder: Path, **changed: object) -> Plan:
+    settings = {"peers": ["agentrt", "baseline"], "metrics": metrics, "sizes": smallest, **changed}
+    return Plan(dsn=server, repeats=1, environments=folder, folder=folder, out=folder / "out.jsonl", **settings)  # type: ignore[arg-type] # of mixed types
+
+
+@pytest.fixture
+def quiet() -> Console:
+    return Console(quiet=True)
+
+
+async def test_every_job_runs_once_and_the_results_fill_the_tables(
+    server: str, tmp_path: Path, quiet: Console, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await run(plan(server, tmp_path), quiet)
+    results = read(tmp_path / "out.jsonl")
+    assert [result.not_measured for result in results if result.not_measured] == []
+    for peer in ("agentrt", "baseline"):
+        seen = {(r.metric, r.case): r.numbers for r in results if r.peer == peer}
+        assert {metric for metric, _ in seen} == set(metrics)
+        drains = [numbers for (metric, _), numbers in seen.items() if metric == "drain"]
+        assert [(d["jobs"].values, d["not_run"].values, d["ran_again"].values) for d in drains] == [
+            ([60], [0], [0]) for _ in drains
+        ]
+        assert all(numbers["ran_again"].values == [0] for (m, _), numbers in seen.items() if m == "latency")
+        assert 0 < seen["latency", "default"]["p50_ms"].median <= seen["latency", "default"]["p99_ms"].median
+    for table in tables(results):
+        *rows, ratios = table.rows
+        assert ratios[0] == "agentrt ÷ best peer"
+        assert all("–" not in cell.split(" ")[0] for row in rows for cell in row[1:-1]), rows
+    assert main(["--table", str(tmp_path / "out.jsonl")]) == 0
+    assert "| agentrt ÷ best peer |" in capsys.readouterr().out
+
+
+async def test_a_backlog_of_agentrt_can_be_copied_and_is_worked_on(server: str, tmp_path: Path, quiet: Console) -> None:
+    """Its rows are made by SQL, which must follow the tables."""
+    sizes = Sizes(backlog=3_000, backlog_jobs=200)
+    await run(plan(server, tmp_path, peers=["agentrt"], metrics=["backlog"], sizes=sizes), quiet)
+    (result,) = read(tmp_path / "out.jsonl")
+    assert result.not_measured == ""
+    assert min(result.numbers["jobs_per_s"].values) > 0
+
+
+async def test_a_peer_that_cannot_be_installed_is_said_and_the_run_goes_on(
+    server: str, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_network(name: str, *_: object) -> tuple[Path, str]:
+        raise NotMeasured(f"{name} is not to be had")
+
+    monkeypatch.setattr("tests.bench.peers.run.prepare", no_network)
+    await run(plan(server, tmp_path, metrics=["enqueue"]), quiet)
+    results = read(tmp_path / "out.jsonl")
+    assert [(r.peer, r.not_measured) for r in results] == [
+        (name, f"{name} is not to be had") for name in ("agentrt", "baseline")
+    ]
+    assert tables(results)[0].rows[0][-1] == "agentrt is not to be had"
+
+
+def test_the_probe_counts_what_is_missing_and_what_ran_twice(tmp_path: Path) -> None:
+    reader = Probe(tmp_path / "probe", slots=4)
+    writer = Probe(tmp_path / "probe", worker=1)
+    writer.start(0)
+    writer.start(2)
+    writer.start(2)
+    writer.end(2)
+    writer.end(2)
+    assert (reader.started(), reader.ended(), reader.again(4), reader.hits()) == (2, 1, 1, 2)
+    assert [reader.running_in(worker, 4) for worker in (0, 1)] == [0, 1]
+    reader.reset()
+    assert (reader.started(), reader.hits()) == (0, 0)
+
+
+def test_spread_and_ratio_are_of_the_same_run() -> None:
+    def enqueued(peer: str, *values: float) -> Result:
+        return Result(peer, "1", "enqueue", "serial", {"jobs_per_s": Values(list(values))})
+
+    (table,) = tables([enqueued("agentrt", 300, 100, 200), enqueued("one", 100), enqueued("other", 50, 700, 400)])
+    assert [row[1] for row in table.rows] == ["200 (100–300)", "100", "400 (50–700)", "0.50 (other)"]
+
+
+def test_every_metric_has_its_table_and_every_peer_its_adapter() -> None:
+    assert set(columns) == {*single, *together}
+    folder = Path(load.__code__.co_filename).parent / "adapters"
+    assert set(libraries) == {path.stem for path in folder.glob("*.py")} - {"__init__", "agentrt_agents"}
