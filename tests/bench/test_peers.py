@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from agentrt.testing import supervising
 from tests.bench.peers.__main__ import main
+from tests.bench.peers.adapters import agentrt_agents
 from tests.bench.peers.environments import NotMeasured, libraries
 from tests.bench.peers.measures import Sizes, single
 from tests.bench.peers.probe import Probe
@@ -16,14 +18,18 @@ from tests.bench.peers.role import load
 from tests.bench.peers.run import Plan, run
 from tests.bench.peers.table import columns, tables
 from tests.bench.peers.together import together
+from tests.support import Sql
 
 smallest = Sizes(serial=5, spread=50, bulk=20, drain=60, drain_s=30, paced=8, paced_gap_s=0.01)
-metrics = ["enqueue", "drain", "latency"]
 
 
-def plan(server: str, folder: Path, **changed: object) -> Plan:
-    settings = {"peers": ["agentrt", "baseline"], "metrics": metrics, "sizes": smallest, **changed}
-    return Plan(dsn=server, repeats=1, environments=folder, folder=folder, out=folder / "out.jsonl", **settings)  # type: ignore[arg-type] # of mixed types
+both = ["agentrt", "baseline"]
+
+
+def plan(server: str, folder: Path, metrics: list[str]) -> Plan:
+    return Plan(
+        server, both, metrics, smallest, repeats=1, environments=folder, folder=folder, out=folder / "out.jsonl"
+    )
 
 
 @pytest.fixture
@@ -34,10 +40,11 @@ def quiet() -> Console:
 async def test_every_job_runs_once_and_the_results_fill_the_tables(
     server: str, tmp_path: Path, quiet: Console, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await run(plan(server, tmp_path), quiet)
+    metrics = ["enqueue", "drain", "latency"]
+    await run(plan(server, tmp_path, metrics), quiet)
     results = read(tmp_path / "out.jsonl")
     assert [result.not_measured for result in results if result.not_measured] == []
-    for peer in ("agentrt", "baseline"):
+    for peer in both:
         seen = {(r.metric, r.case): r.numbers for r in results if r.peer == peer}
         assert {metric for metric, _ in seen} == set(metrics)
         drains = [numbers for (metric, _), numbers in seen.items() if metric == "drain"]
@@ -54,13 +61,20 @@ async def test_every_job_runs_once_and_the_results_fill_the_tables(
     assert "| agentrt ÷ best peer |" in capsys.readouterr().out
 
 
-async def test_a_backlog_of_agentrt_can_be_copied_and_is_worked_on(server: str, tmp_path: Path, quiet: Console) -> None:
-    """Its rows are made by SQL, which must follow the tables."""
-    sizes = Sizes(backlog=3_000, backlog_jobs=200)
-    await run(plan(server, tmp_path, peers=["agentrt"], metrics=["backlog"], sizes=sizes), quiet)
-    (result,) = read(tmp_path / "out.jsonl")
-    assert result.not_measured == ""
-    assert min(result.numbers["jobs_per_s"].values) > 0
+async def test_the_rows_of_a_backlog_of_agentrt_are_as_its_tables_want_them(
+    database: str, sql: Sql, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = Probe(tmp_path / "probe", slots=1)
+    monkeypatch.setenv(agentrt_agents.probe_variable, str(probe.path))
+    monkeypatch.setenv(agentrt_agents.worker_variable, "0")
+    agentrt_agents.probe.cache_clear()
+    async with supervising(database, agentrt_agents.noop):
+        await (await agentrt_agents.noop.send(0, 0)).result(timeout_s=30)
+        await sql.run(load("agentrt").finished_sql(3))
+        await sql.run(load("agentrt").pending_sql(2))
+        await sql.until_none_unfinished()
+    assert await sql.value("select count(*) from agentrt.all_jobs where state = 'succeeded'") == 1 + 3 + 2
+    assert probe.hits() == 1 + 2
 
 
 async def test_a_peer_that_cannot_be_installed_is_said_and_the_run_goes_on(
@@ -70,11 +84,9 @@ async def test_a_peer_that_cannot_be_installed_is_said_and_the_run_goes_on(
         raise NotMeasured(f"{name} is not to be had")
 
     monkeypatch.setattr("tests.bench.peers.run.prepare", no_network)
-    await run(plan(server, tmp_path, metrics=["enqueue"]), quiet)
+    await run(plan(server, tmp_path, ["enqueue"]), quiet)
     results = read(tmp_path / "out.jsonl")
-    assert [(r.peer, r.not_measured) for r in results] == [
-        (name, f"{name} is not to be had") for name in ("agentrt", "baseline")
-    ]
+    assert [(r.peer, r.not_measured) for r in results] == [(name, f"{name} is not to be had") for name in both]
     assert tables(results)[0].rows[0][-1] == "agentrt is not to be had"
 
 

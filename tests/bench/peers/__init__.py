@@ -36,7 +36,7 @@ What a peer is not made for, and so what its numbers do not say:
 - oban takes back jobs of a dead node after 300 s, awa and absurd after two minutes: their numbers in crash are that choice.
   saq gives up a job whose worker died, unless told to retry.
 - python-pq is synchronous, with a forked child a job, at most once: safe for code that leaks or crashes, not fast.
-- pgtask and awa have a core in Rust with Python handlers. awa's storage is no table of jobs: its drain ends with the last handler,
-  and no backlog can be copied for it.
+- pgtask and awa have a core in Rust with Python handlers. awa's storage is no table of jobs: its drain ends with the last
+  handler, and no backlog can be copied for it.
 - The baseline, `for update skip locked` every 500 ms, holds a transaction open while the job runs.
 """

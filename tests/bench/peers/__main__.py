@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=Path("peers.jsonl"), help="JSON lines, written anew (default: %(default)s)"
     )
     parser.add_argument(
-        "--repeats", type=int, default=3, help="of all but idle, crash and backlog (default: %(default)s)"
+        "--repeats", type=int, default=3, help="of enqueue, drain, latency and steps (default: %(default)s)"
     )
     parser.add_argument("--environments", type=Path, default=cache, metavar="FOLDER", help="default: %(default)s")
     parser.add_argument("--quick", action="store_true", help="small sizes: to see that it all runs")

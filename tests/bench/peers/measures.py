@@ -21,25 +21,28 @@ settle_s = 0.4  # so long after a kill do its backends count their last transact
 class Sizes:
     """How much of everything."""
 
-    serial: int = 1_000
-    spread: int = 2_000
-    bulk: int = 10_000
+    serial: int = 600
+    spread: int = 1_500
+    bulk: int = 6_000
     drain: int = 40_000
-    drain_s: float = 8.0  # the longest a drain is watched; then the jobs that ended so far count
-    paced: int = 100
-    paced_gap_s: float = 0.05
+    drain_s: float = 6.0  # the longest a drain is watched; then the jobs that ended so far count
+    paced: int = 80
+    paced_gap_s: float = 0.04
     chains: int = 3
     hops: int = 90  # agentrt refuses more than 100
     steps: int = 1_000
-    workflows: int = 300
-    waits_s: float = 20.0  # the longest wait for a chain or a workflow
+    workflows: int = 200
+    waits_s: float = 12.0  # the longest wait for a chain or a workflow
     idle_s: float = 30.0
     crash_s: float = 130.0
     backlog: int = 500_000
     backlog_jobs: int = 5_000
 
 
-quick = Sizes(300, 500, 2_000, 4_000, 4.0, 30, 0.05, 1, 90, 200, 50, 10.0, 10.0, 60.0, 30_000, 5_000)
+quick = Sizes(
+    serial=200, spread=400, bulk=2_000, drain=3_000, drain_s=2.5, paced=30, paced_gap_s=0.04, chains=1, steps=200,
+    workflows=50, waits_s=5.0, idle_s=10.0, crash_s=45.0, backlog=12_000, backlog_jobs=2_000,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ async def drain(peer: Contestant, sizes: Sizes) -> list[Sample]:
     for case, purpose in peer.purposes("throughput").items():
         count = min(sizes.drain, peer.info["jobs_max"])
         if case == "default" and len(peer.purposes("throughput")) > 1:
-            count = min(count, 5_000)  # as it comes, many take a few hundred a second
+            count = min(count, 3_000)  # as it comes, many take a few hundred a second
         await peer.fresh(count)
         await peer.fill("noop", count)
         samples.append(Sample(case, await _drain(peer, purpose, count, sizes.drain_s), peer.settings(purpose)))
@@ -139,17 +142,18 @@ async def pingpong(peer: Contestant, sizes: Sizes) -> list[Sample]:
     purpose = peer.purpose("pingpong")
     await peer.fresh(sizes.chains * (sizes.hops + 1) + 1)
     await peer.warm(purpose)
-    hops, seconds = 0, 0.0
+    samples = []
     for chain in range(sizes.chains):
         first, last = chain * (sizes.hops + 1) + 1, (chain + 1) * (sizes.hops + 1)
         await peer.send("ping", 1, first=first, x=sizes.hops + 1)
-        await peer.until(lambda: peer.probe.starts(last) > 0, sizes.waits_s)  # noqa: B023 - awaited in this round
-        reached = peer.probe.ended(first, sizes.hops + 1)
-        until = peer.probe.started_at(last) if peer.probe.starts(last) else now()
-        hops += sizes.hops if peer.probe.starts(last) else reached
-        seconds += until - peer.probe.started_at(first)
+        whole = await peer.until(lambda: peer.probe.starts(last) > 0, sizes.waits_s)  # noqa: B023 - awaited in this round
+        hops = sizes.hops if whole else peer.probe.ended(first, sizes.hops + 1)
+        seconds = (peer.probe.started_at(last) if whole else now()) - peer.probe.started_at(first)
+        samples.append(Sample("best", {"hops_per_s": hops / seconds}, peer.settings(purpose)))
+        if not whole:
+            break
     await peer.kill()
-    return [Sample("best", {"hops_per_s": hops / seconds}, peer.settings(purpose))]
+    return samples
 
 
 async def steps(peer: Contestant, sizes: Sizes) -> list[Sample]:

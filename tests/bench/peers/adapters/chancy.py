@@ -39,6 +39,7 @@ class Peer(Adapter):
         "latency": {"concurrency": 10, "eager_polling": True},
         "crash": {"concurrency": 100},
     }
+    jobs_max = 15_000
     unfinished = "select count(*) from chancy_jobs where state not in ('succeeded', 'failed')"
 
     async def setup(self, dsn: str) -> None:

@@ -39,6 +39,7 @@ _workers: dict[str, Any] = {"noop": Noop, "sleep": Sleep, "ping": Ping}
 
 class Peer(Adapter):
     settings: ClassVar = {"default": {"limit": 10}, "throughput": {"limit": 1000}, "crash": {"limit": 50}}
+    jobs_max = 20_000
     unfinished = "select count(*) from oban_jobs where state not in ('completed', 'discarded', 'cancelled')"
 
     async def setup(self, dsn: str) -> None:

@@ -26,7 +26,7 @@ class Peer(Adapter):
         "crash": {"concurrency": 50},
     }
     steps = True
-    jobs_max = 20_000
+    jobs_max = 15_000
     unfinished = "select count(*) from pgtask.tasks where state in ('pending', 'running', 'waiting')"
 
     async def setup(self, dsn: str) -> None:

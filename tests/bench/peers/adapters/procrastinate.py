@@ -18,6 +18,7 @@ class Peer(Adapter):
         "throughput": {"concurrency": 10},
         "crash": {"concurrency": 50, "retry_stalled": True},
     }
+    jobs_max = 5_000
     unfinished = "select count(*) from procrastinate_jobs where status in ('todo', 'doing')"
 
     def _make(self, dsn: str, size: int) -> App:
