@@ -35,7 +35,8 @@ What a peer is not made for, and so what its numbers do not say:
   is added for crash alone.
 - oban takes back jobs of a dead node after 300 s, awa and absurd after two minutes: their numbers in crash are that choice.
   saq gives up a job whose worker died, unless told to retry.
-- python-pq is synchronous, with a forked child a job, at most once: safe for code that leaks or crashes, not fast.
+- python-pq is synchronous, with a forked child a job, at most once: safe for code that leaks or crashes, not fast. In crash its
+  children outlive the killed worker and finish, so nothing is started again, but their rows stay unfinished.
 - pgtask and awa have a core in Rust with Python handlers. awa's storage is no table of jobs: its drain ends with the last
   handler, and no backlog can be copied for it.
 - The baseline, `for update skip locked` every 500 ms, holds a transaction open while the job runs.

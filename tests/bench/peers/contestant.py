@@ -99,23 +99,25 @@ class Contestant:
         finally:
             await connection.close()
 
-    async def until_none_unfinished(self) -> int:
-        """Wait until the database says that all have ended; returns how many transactions that took."""
+    async def unfinished(self) -> int:
+        """How many jobs have not ended, as the database has it; 0 where the library gives no way to ask."""
         if not self.info["unfinished"]:
             return 0
         connection = await asyncpg.connect(self.dsn)
         try:
-            deadline = now() + start_s_max
-            looks = 1
-            while left := await connection.fetchval(self.info["unfinished"]):
-                if now() > deadline:
-                    raise NotMeasured(
-                        f"all jobs ran, but {left} are unfinished in the database {start_s_max:g} s later"
-                    )
-                looks += 1
-                await asyncio.sleep(0.01)
+            return int(await connection.fetchval(self.info["unfinished"]))
         finally:
             await connection.close()
+
+    async def until_none_unfinished(self) -> int:
+        """Wait until the database says that all have ended; returns how many transactions that took."""
+        deadline = now() + start_s_max
+        looks = 1
+        while left := await self.unfinished():
+            if now() > deadline:
+                raise NotMeasured(f"all jobs ran, but {left} are unfinished in the database {start_s_max:g} s later")
+            looks += 1
+            await asyncio.sleep(0.01)
         return looks
 
     async def copies(self, count: int) -> dict[str, str]:

@@ -86,6 +86,7 @@ columns: dict[str, tuple[str, list[Column]]] = {
             Column("held by the killed one", "kill", "held"),
             Column("started again", "kill", "ran_again"),
             Column("not run", "kill", "not_run"),
+            Column("rows left unfinished", "kill", "left"),
         ],
     ),
     "backlog": ("The first jobs of a long backlog", [Column("jobs/s", "best", _rate, "more")]),

@@ -19,6 +19,7 @@ calm_s = 12.0  # an idle backend tells its last transactions within ten seconds
 jobs = 50
 job_s = 2.0
 kill_after_s = 1.0
+write_back_s = 2.0  # after a job has run, before its row has to say so
 
 
 async def idle(peers: list[Contestant], sizes: Sizes) -> Outcomes:
@@ -84,6 +85,8 @@ async def crash(peers: list[Contestant], sizes: Sizes) -> Outcomes:
             "ran_again": peer.probe.again(jobs),
             "not_run": jobs - peer.probe.ended(0, jobs),
         }
+        await asyncio.sleep(write_back_s)
+        numbers["left"] = await peer.unfinished()
         note = "" if ended else f"not within {sizes.crash_s:g} s"
         _add(outcomes, peer.name, Sample("kill", {**recovered, **numbers}, peer.settings(peer.purpose("crash")), note))
         await peer.kill()
