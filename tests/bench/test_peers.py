@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from agentrt import Client
 from agentrt.testing import supervising
 from tests.bench.peers.__main__ import main
 from tests.bench.peers.adapters import agentrt_agents
@@ -62,7 +63,7 @@ async def test_every_job_runs_once_and_the_results_fill_the_tables(
 
 
 async def test_the_rows_of_a_backlog_of_agentrt_are_as_its_tables_want_them(
-    database: str, sql: Sql, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: str, client: Client, sql: Sql, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probe = Probe(tmp_path / "probe", slots=1)
     monkeypatch.setenv(agentrt_agents.probe_variable, str(probe.path))
