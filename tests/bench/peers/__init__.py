@@ -12,15 +12,16 @@ Measured, with medians and spreads (min–max) of all repetitions, which alterna
 
 - enqueue: one after the other, 50 producers (a pool of 20 connections where there are pools), the bulk API.
 - drain: one worker through jobs that do nothing and are there when it starts; what a job costs. "As it comes" is the library
-  without settings; "best" are the settings that its makers document for throughput and that did best on two cores.
+  without settings. "Best" is one fixed choice a library (`settings` of its adapter), the best of a few of its documented ones in
+  earlier trials on two cores; for agentrt, saq and python-pq it is a guess that no trial stands behind.
 - latency: single sends to a worker that has nothing else to do, until the first line of the job.
 - pingpong: each job sends the next one from inside. steps: durable steps, where there are any.
 - idle: what a worker with nothing to do costs. crash: kill -9 of one of two workers, leases and heartbeats as they come.
-- backlog: many pending and many finished rows, copied by SQL in the library's own shape.
+- backlog: many pending and many finished rows, copied by SQL in the library's own shape; the first 1,000 jobs are not counted.
 
 agentrt's "as it comes" is `agentrt run MODULE`: log level info writes lines for each job. Its best has log level warning, and
 for throughput more slots. `other_cpu` of a result says how many cores anything else used meanwhile: over 0.1 or so the numbers
-are not to be trusted. Handlers, payloads and clocks are the same for all.
+are not to be trusted. What a job does, its payload and the clock are the same for all.
 
 What a peer is not made for, and so what its numbers do not say:
 
