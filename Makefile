@@ -8,7 +8,7 @@ SIDE_BY_SIDE = -n 3 --dist loadfile --no-loadscope-reorder
 
 ONCE_MORE = --reruns 1 -rR  # many tests race real processes and clocks: one that a loaded machine upset runs again, and is listed
 
-.PHONY: demo run test check cases chaos parked bench bench-wake bench-steps format clean
+.PHONY: demo run test check cases chaos parked bench bench-wake bench-steps bench-peers format clean
 
 demo: $(VENV)/.demo            ## one question through a real model to a Discord double, and out
 	$(BIN)/python -m agentrt.cli.demo
@@ -41,6 +41,9 @@ bench-wake: $(VENV)/.dev       ## enqueue to running coroutine, beside the same 
 
 bench-steps: $(VENV)/.dev      ## a fresh step, beside a fenced insert by hand
 	$(BIN)/agentrt bench steps
+
+bench-peers: $(VENV)/.dev      ## beside other queues on PostgreSQL, each in an environment of its own (half an hour; asks PyPI)
+	$(BIN)/python -m tests.bench.peers
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

@@ -12,7 +12,8 @@ from agentrt.bench.agents import noop
 from agentrt.bench.report import Report, compared, milliseconds, ratio, shown
 from agentrt.bench.run import MeasurementFailed, Run, seconds
 from agentrt.config import Settings
-from agentrt.model import Claimed, Finish, State
+from agentrt.engine.floors import Floors
+from agentrt.model import Claimed, Finish, State, Wanted
 from agentrt.store import Store
 from agentrt.store.postgres.by_hand import Backlog, ByHand
 
@@ -46,10 +47,13 @@ class _Worker:
         self._store = store
         self._id = uuid4()
         self._policy = noop.policy(Settings().lease_s)
+        self._floors = Floors(store, [noop.name])
         self._claimed: Sequence[Claimed] = ()
 
     async def claim(self, count: int) -> None:
-        self._claimed = await self._store.claim(self._id, [(self._policy, count)], count)
+        floors = self._floors.of([noop.name])  # as a supervisor's claimer does
+        self._claimed = await self._store.claim(Wanted(self._id, ((self._policy, count),), count, floors=floors))
+        self._floors.seen(self._claimed)
         if len(self._claimed) != count:
             raise MeasurementFailed(f"A claim of {count} jobs brought {len(self._claimed)}.")
 

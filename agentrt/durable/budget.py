@@ -139,7 +139,7 @@ async def exceed(attempt: Attempt, account_text: str, questions: Branch) -> None
         decide_as,
     )  # the one circle: a decision is a step, whose spending may need a decision
 
-    step_id = f"{questions.path}budget#{questions.counts['budget']}"
+    step_id = f"{questions.path}budget#{questions.counts.get('budget', 0)}"
     with attempt.branches.inside(questions):
         answer = await decide_as(attempt, "budget", f"{text} Grant as much again?", ("continue", "stop"), subject=None)
     if answer.option != "continue":

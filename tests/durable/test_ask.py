@@ -225,8 +225,8 @@ async def test_a_thousand_asks_at_once_hold_no_slot_and_no_connection(
         job = await asker.send(1_000)
         await eventually(asked)
         links = await sql.value("select count(*) from pg_stat_activity where datname = current_database()")
-        # The store's six, a listener, the heart's; the client's two; this one.
-        assert links <= 12, links
+        # The store's eight, a listener, the heart's; the client's up to eight and its listener; this one.
+        assert links <= 20, links
         go_on.set()
         assert await job.result(timeout_s=60) == sum(range(1_000))
 

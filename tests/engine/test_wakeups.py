@@ -34,11 +34,17 @@ async def test_a_job_that_was_locked_when_the_claim_looked_is_claimed_once_the_l
         assert supervisor.stats.claimed["poll"] == 0
 
 
+someone_who_wants_to_be_rung = (
+    "insert into agentrt.supervisors(id, host, pid, agents, slots) values (gen_random_uuid(), 'here', 1, '{}', 1)"
+)
+
+
 async def test_an_update_of_a_ready_job_wakes_the_claimer_that_may_have_skipped_it(database: str, sql: Sql) -> None:
     heard: list[str] = []
     listening = await asyncpg.connect(database)
     try:
         await listening.add_listener("agentrt.ready", lambda *_: heard.append("ready"))
+        await sql.run(someone_who_wants_to_be_rung)
         job_id = await sql.value("insert into agentrt.jobs(agent) values ('nobody') returning id")
 
         async def once() -> bool:

@@ -183,8 +183,7 @@ async def beat(store: Store, supervisor: UUID = here, *, told: Sequence[str] = (
 async def listening(store: Store) -> AsyncIterator[Ears]:
     ears = Ears()
     notifier = await store.listen(lambda channel, payload: ears.heard.append((channel, payload)))
-    await beat(store)  # a supervisor that wants to be rung
-    ears.heard.clear()
+    await beat(store)  # there is a supervisor that wants to be rung
     try:
         yield ears
     finally:

@@ -1,0 +1,1 @@
+"""Measurements that are run by hand, and the tests that they run at all."""
