@@ -92,7 +92,6 @@ async def test_the_next_of_a_mailbox_whose_moment_is_to_come_is_hinted_at_as_due
 
 async def test_a_beat_rings_the_bell_of_its_supervisor(store: Store) -> None:
     async with listening(store) as ears:
-        await ears.until("bell")  # that of the helper's own beat
         for supervisor in (here, elsewhere):
             await beat(store, supervisor)
             assert await ears.until("bell") == [("bell", str(supervisor))]

@@ -183,8 +183,9 @@ async def beat(store: Store, supervisor: UUID = here, *, told: Sequence[str] = (
 async def listening(store: Store) -> AsyncIterator[Ears]:
     ears = Ears()
     notifier = await store.listen(lambda channel, payload: ears.heard.append((channel, payload)))
-    await beat(store)  # there is a supervisor that wants to be rung
     try:
+        await beat(store)  # there is a supervisor that wants to be rung
+        await ears.until("bell")
         yield ears
     finally:
         await notifier.close()

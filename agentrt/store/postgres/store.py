@@ -118,7 +118,7 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
         return [Sent(row[0]) for row in await self._run("send_plain", connection, sent_columns(jobs))]
 
     async def _send_together(self, jobs: Sequence[NewJob]) -> list[Sent]:
-        """Messages of many senders. The rows lock their mailboxes as they come, so they come in the order in which all lock them."""
+        """Messages of many senders. Their rows lock the mailboxes, so they come in the order in which all do."""
         order = mailbox_order(jobs)
         sent = dict(zip(order, await self._send_plain([jobs[n] for n in order]), strict=True))
         return [sent[n] for n in range(len(jobs))]
