@@ -22,6 +22,7 @@ from agentrt.durable.wait import reply
 from agentrt.errors import UsageError
 from agentrt.limits import attempts_max, delay_s_max, priority_lowest, require_name, require_whole, require_within
 from agentrt.model import AgentPolicy, Budget, NewJob, Order, Retry
+from agentrt.schema import arguments_adapter, result_adapter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -192,7 +193,7 @@ class Agent(Address[P, R]):
             raise UsageError(f"@agent was put on {fn!r}; it goes on a coroutine function or a plain function.")
         own_name = name or fn.__name__
         require_name("agent name", own_name)
-        super().__init__(own_name, codec.arguments_adapter(fn, own_name), codec.result_adapter(fn))
+        super().__init__(own_name, arguments_adapter(fn, own_name), result_adapter(fn))
         for what, count in (("concurrency", concurrency), ("limit", limit)):
             if count is not None:
                 require_whole(f"agent {own_name!r}: {what}", count, 1, attempts_max)
@@ -202,6 +203,11 @@ class Agent(Address[P, R]):
         if order not in ("strict", "loose"):
             raise UsageError(f"agent {own_name!r}: order is {order!r}; it must be 'strict' or 'loose'.")
         self.fn = fn
+        self._signature = inspect.signature(fn)
+        parameters = self._signature.parameters.values()
+        self._parameters = {parameter.name for parameter in parameters}
+        self._positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self._complete = len(self._positional) == len(self._parameters)  # so many values by place are all there are
         self.concurrency = concurrency
         self.limit = limit
         self.retry = retry or Retry()
@@ -230,10 +236,14 @@ class Agent(Address[P, R]):
         return codec.encode(value, self._result_schema, at=f"result of {self.name}").decode()
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        if not args and kwargs.keys() == self._parameters:
+            return kwargs
+        if self._complete and not kwargs and len(args) == len(self._positional):
+            return dict(zip(self._positional, args, strict=True))
         try:
-            return inspect.signature(self.fn).bind(*args, **kwargs).arguments
+            return self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise UsageError(f"{self.name}{inspect.signature(self.fn)}: {error}.") from None
+            raise UsageError(f"{self.name}{self._signature}: {error}.") from None
 
 
 @overload

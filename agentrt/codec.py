@@ -6,27 +6,25 @@ again and compared, so a type that JSON would change in silence (a tuple under `
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from decimal import Decimal
-from functools import lru_cache
 from hashlib import sha256
 from itertools import zip_longest
-from typing import Any, Never, NoReturn, NotRequired, get_type_hints
+from typing import Any
 
 import orjson
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
-from typing_extensions import TypedDict
 
-from agentrt.errors import PayloadInvalid, PayloadTooLarge, UsageError
+from agentrt.errors import PayloadInvalid, PayloadTooLarge
 from agentrt.limits import error_chars_max, payload_bytes_max
+from agentrt.schema import Adapter as Adapter
+from agentrt.schema import anything as anything
+from agentrt.schema import first_line, is_plain
 
-Adapter = TypeAdapter[Any]
-anything: Adapter = TypeAdapter(Any)
 _int_min, _int_max = -(2**63), 2**63 - 1
 _may_overflow = re.compile(r"[eE]\+?\d{3}|NaN|Infinity")
 
@@ -39,29 +37,12 @@ def encode(value: Any, adapter: Adapter = anything, *, at: str = "$", bytes_max:
         PayloadTooLarge: over `bytes_max` bytes.
     """
     try:
-        text = _encode_plain(value, adapter) if _is_plain_schema(adapter) else None
+        text = _encode_plain(value, adapter) if is_plain(adapter) else None
         if text is None or len(text) > bytes_max:
             text = _encode(value, adapter, at, bytes_max)
         return text
     except RecursionError:
         raise PayloadInvalid(at, "it is nested too deeply, or holds itself.") from None
-
-
-_plain_schemas = frozenset(("any", "bool", "dict", "float", "int", "list", "none", "nullable", "str", "typed-dict"))
-
-
-@lru_cache(maxsize=4096)
-def _is_plain_schema(adapter: Adapter) -> bool:
-    """Whether JSON reads back as it stands under this schema: nothing in it is made from text, chosen or converted."""
-
-    def plain(schema: Any) -> bool:
-        if schema["type"] not in _plain_schemas or "serialization" in schema:
-            return False
-        inner = [schema[name] for name in ("schema", "items_schema", "keys_schema", "values_schema") if name in schema]
-        inner += [field["schema"] for field in schema.get("fields", {}).values()]
-        return all(plain(part) for part in inner)
-
-    return plain(adapter.core_schema)
 
 
 def _encode_plain(value: Any, adapter: Adapter) -> bytes | None:
@@ -101,7 +82,7 @@ def _encode(value: Any, adapter: Adapter, at: str, bytes_max: int) -> bytes:
         plain = adapter.dump_python(validated, mode="json", warnings="error")
     except (PydanticSerializationError, ValueError) as error:
         _require_plain(validated, at)  # names the path of what it finds
-        raise PayloadInvalid(at, f"{type(validated).__name__} cannot be stored as JSON: {_first_line(error)}") from None
+        raise PayloadInvalid(at, f"{type(validated).__name__} cannot be stored as JSON: {first_line(error)}") from None
     _require_plain(plain, at)
     text = orjson.dumps(plain)
     if len(text) > bytes_max:
@@ -163,39 +144,6 @@ def _content_of_other(value: Any) -> Any:
     return f"<{type(value).__qualname__}>"
 
 
-def arguments_adapter(fn: Callable[..., Any], name: str) -> Adapter:
-    """The message schema of an agent: an object with one field a parameter of `fn`, by its annotations.
-
-    Raises `UsageError` when the signature has parameters that a message cannot name.
-    """
-    schema_fields: dict[str, Any] = {}
-    hints = _hints(fn, name)
-    for parameter in inspect.signature(fn).parameters.values():
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise UsageError(
-                f"Agent {name!r}: parameter {parameter} cannot be part of a message. Give each argument a name of its own."
-            )
-        annotation = hints.get(parameter.name, Any)
-        required = parameter.default is parameter.empty
-        schema_fields[parameter.name] = annotation if required else NotRequired[annotation]
-    schema = TypedDict(name, schema_fields)  # type: ignore[misc]  # name and fields are known only at run time
-    setattr(schema, "__pydantic_config__", {"extra": "forbid"})  # noqa: B010 - an attribute that the type cannot declare
-    try:
-        return TypeAdapter(schema)
-    except Exception as error:  # pydantic raises several unrelated classes for a type that it cannot describe
-        raise UsageError(f"Agent {name!r}: its annotations are no message schema: {_first_line(error)}") from None
-
-
-@lru_cache(maxsize=1024)
-def result_adapter(fn: Callable[..., Any]) -> Adapter:
-    """The schema of what `fn` returns; `anything` when it does not say."""
-    annotation = _hints(fn, getattr(fn, "__name__", "?")).get("return", Any)
-    try:
-        return anything if annotation in (Any, NoReturn, Never) else TypeAdapter(annotation)
-    except Exception as error:  # as above
-        raise UsageError(f"{fn!r}: its return annotation is no schema: {_first_line(error)}") from None
-
-
 def storable_text(text: str, chars_max: int = error_chars_max) -> str:
     """A text for an error column: NUL and lone surrogates spelled out, cut with a mark when it is too long."""
     clean = text.replace("\x00", "\\x00")
@@ -209,13 +157,6 @@ def storable_text(text: str, chars_max: int = error_chars_max) -> str:
 def marked(value: Any) -> bytes:
     """A stored form of a result that is refused: each part that JSON cannot hold becomes {"$unstorable": its repr}."""
     return orjson.dumps(_mark(value, 0))[:payload_bytes_max] if _small(value) else b'{"$unstorable": "too large"}'
-
-
-def _hints(fn: Callable[..., Any], name: str) -> dict[str, Any]:
-    try:
-        return get_type_hints(fn, include_extras=True)
-    except Exception as error:  # an annotation is user code: whatever it raises means that it cannot be read
-        raise UsageError(f"{name!r}: its annotations cannot be read: {_first_line(error)}") from None
 
 
 def _validated(validate: Callable[[], Any], at: str) -> Any:
@@ -368,7 +309,3 @@ def describe(value: Any) -> str:
         return storable_text(repr(value), 200)
     except Exception:  # a user's __repr__ may raise anything; the type's name is then all there is to say
         return f"<{type(value).__name__}>"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -24,6 +24,7 @@ floors = {
     "agentrt.limits": 0,
     "agentrt.model": 0,
     "agentrt.codec": 0,
+    "agentrt.schema": 0,
     "agentrt.config": 0,
     "agentrt.store": 1,
     "agentrt.agent": 2,
@@ -53,6 +54,7 @@ rooms = {
 # Tasks that are not of a task group, and who waits for them.
 orphans = {
     ("agentrt.client", "connect.start_listening"): "cancelled and awaited where connect's block ends",
+    ("agentrt.store.postgres.group", "Group._returned"): "awaited where the store is closed; no caller may cancel what others share",
     ("agentrt.engine.supervisor", "Supervisor._until_idle"): "two waits for one event each, cancelled when one is over",
     ("agentrt.web.server", "listening"): "cancelled and awaited where its block ends",
     ("agentrt.testing.inside", "supervising_on"): "awaited where its block ends, and the wait for its start cancelled",

@@ -17,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter
 from agentrt import codec
 from agentrt.errors import PayloadInvalid, PayloadTooLarge, UsageError
 from agentrt.limits import error_chars_max, payload_bytes_max
+from agentrt.schema import arguments_adapter
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))  # what a database stores
 plain_values = st.recursive(
@@ -242,7 +243,7 @@ def test_a_value_whose_repr_raises_is_described_by_its_type() -> None:
 def test_the_schema_of_a_function_checks_names_types_and_defaults() -> None:
     def fn(a: int, b: str = "x", *, c: list[float] | None = None, d: Any = None) -> None: ...
 
-    adapter = codec.arguments_adapter(fn, "fn")
+    adapter = arguments_adapter(fn, "fn")
     assert codec.decode(codec.encode({"a": 1}, adapter), adapter) == {"a": 1}
     assert codec.decode(codec.encode({"a": 1, "c": [1.5], "d": {"x": [True]}}, adapter), adapter) == {
         "a": 1,
@@ -269,7 +270,7 @@ def test_a_parameter_that_a_message_cannot_name_is_refused(source: str) -> None:
     names: dict[str, Any] = {}
     exec(f"def fn({source}): ...", names)
     with pytest.raises(UsageError, match="cannot be part of a message"):
-        codec.arguments_adapter(names["fn"], "fn")
+        arguments_adapter(names["fn"], "fn")
 
 
 def test_an_annotation_that_cannot_be_read_or_is_no_schema_is_refused_with_the_agents_name() -> None:
@@ -282,4 +283,4 @@ def test_an_annotation_that_cannot_be_read_or_is_no_schema_is_refused_with_the_a
     no_schema.__annotations__["a"] = Socket
     for fn in (unreadable, no_schema):
         with pytest.raises(UsageError, match=fn.__name__):
-            codec.arguments_adapter(fn, fn.__name__)
+            arguments_adapter(fn, fn.__name__)

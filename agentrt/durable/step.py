@@ -14,6 +14,7 @@ from agentrt.durable.budget import ask_again, raise_when_exceeded, spending
 from agentrt.errors import Fail, PayloadInvalid, RetryAfter, StepTimeout, UsageError
 from agentrt.limits import delay_s_max, require_within, retry_after_s_min
 from agentrt.model import Retry, StepRecord, StepState
+from agentrt.schema import result_adapter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,7 +66,7 @@ async def step(
     attempt = running.get()
     if attempt is None:
         return await call(fn, *args)
-    adapter = codec.result_adapter(plain(fn))
+    adapter = result_adapter(plain(fn))
     begun = attempt.begin("step", name or name_of(fn), args)
     state = begun.known
     if state is not None:

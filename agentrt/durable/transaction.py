@@ -15,6 +15,7 @@ from agentrt.durable.budget import raise_when_exceeded, spending
 from agentrt.durable.step import name_of, outcome_of
 from agentrt.errors import Fail, PayloadInvalid, RetryAfter, StoreError, StoreUnavailable, UsageError
 from agentrt.model import StepRecord, StepState
+from agentrt.schema import result_adapter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,7 +73,7 @@ async def _transaction(fn: Callable[..., Awaitable[R]], args: tuple[Any, ...], k
         raise UsageError(
             "agentrt.transaction() was called inside another transaction. Use the connection that is there."
         )
-    adapter = codec.result_adapter(plain(fn))
+    adapter = result_adapter(plain(fn))
     begun = attempt.begin("step", name_of(fn), (*args, *kwargs.items()))
     state = begun.known
     failures = 0
