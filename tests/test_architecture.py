@@ -54,7 +54,10 @@ rooms = {
 # Tasks that are not of a task group, and who waits for them.
 orphans = {
     ("agentrt.client", "connect.start_listening"): "cancelled and awaited where connect's block ends",
-    ("agentrt.store.postgres.group", "Group._returned"): "awaited where the store is closed; no caller may cancel what others share",
+    (
+        "agentrt.store.postgres.group",
+        "Group._returned",
+    ): "awaited where the store is closed; no caller may cancel what others share",
     ("agentrt.engine.supervisor", "Supervisor._until_idle"): "two waits for one event each, cancelled when one is over",
     ("agentrt.web.server", "listening"): "cancelled and awaited where its block ends",
     ("agentrt.testing.inside", "supervising_on"): "awaited where its block ends, and the wait for its start cancelled",

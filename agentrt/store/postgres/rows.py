@@ -90,17 +90,25 @@ def _mailbox(job: NewJob) -> tuple[bytes, bytes]:
     return (b"", b"") if job.key is None else (job.agent.encode(), job.key.encode())
 
 
+def column(values: list[Any], usual: Any = None) -> list[Any] | None:
+    """An array for a statement; null when every value is the usual one, which `unnest` and the statement make of it.
+
+    The driver looks at each element of an array, and that is the dearest part of a statement with many rows.
+    """
+    return None if values.count(usual) == len(values) else values
+
+
 def sent_columns(jobs: Sequence[NewJob]) -> dict[str, Any]:
     return {
         "agents": [job.agent for job in jobs],
-        "keys": [job.key for job in jobs],
-        "priorities": [job.priority for job in jobs],
-        "delays": [job.delay_s for job in jobs],
-        "run_ats": [job.run_at for job in jobs],
-        "max_attempts": [job.max_attempts for job in jobs],
+        "keys": column([job.key for job in jobs]),
+        "priorities": column([job.priority for job in jobs], 5),
+        "delays": column([job.delay_s for job in jobs], 0.0),
+        "run_ats": column([job.run_at for job in jobs]),
+        "max_attempts": column([job.max_attempts for job in jobs]),
         "payloads": [job.payload.decode() for job in jobs],
-        "watched": [job.watched for job in jobs],
-        "deadlines": [job.deadline_s for job in jobs],
+        "watched": column([job.watched for job in jobs], False),
+        "deadlines": column([job.deadline_s for job in jobs]),
     }
 
 
@@ -139,14 +147,14 @@ def finished_columns(outcomes: Sequence[Finish]) -> dict[str, Any]:
     return {
         "ids": [outcome.id for outcome in outcomes],
         "fences": [outcome.fence for outcome in outcomes],
-        "states": [outcome.state.value for outcome in outcomes],
+        "states": column([outcome.state.value for outcome in outcomes], "succeeded"),
         "results": [outcome.result for outcome in outcomes],
         "reasons": reasons,
         "kinds": kinds,
         "texts": texts,
         "tracebacks": tracebacks,
-        "counts": [outcome.counts for outcome in outcomes],
-        "key_states": [outcome.key_state for outcome in outcomes],
+        "counts": column([outcome.counts for outcome in outcomes], True),
+        "key_states": column([outcome.key_state for outcome in outcomes]),
         "reopen_ids": reopen_ids,
         "reopen_steps": reopen_steps,
     }
@@ -159,18 +167,18 @@ def recorded_columns(steps: Sequence[tuple[Sender, StepRecord]]) -> dict[str, An
         "ids": [owner.job_id for owner, _ in steps],
         "fences": [owner.fence for owner, _ in steps],
         "steps": [record.mark.id for record in records],
-        "kinds": [record.kind for record in records],
-        "dones": [record.done for record in records],
-        "outputs": [record.output for record in records],
-        "failures": [record.failure for record in records],
-        "fingerprints": [record.mark.fingerprint for record in records],
-        "places": [record.mark.place for record in records],
-        "waits": [record.wait_s for record in records],
-        "tries": [record.tries for record in records],
+        "kinds": column([record.kind for record in records], "step"),
+        "dones": column([record.done for record in records], True),
+        "outputs": column([record.output for record in records]),
+        "failures": column([record.failure for record in records]),
+        "fingerprints": column([record.mark.fingerprint for record in records]),
+        "places": column([record.mark.place for record in records]),
+        "waits": column([record.wait_s for record in records]),
+        "tries": column([record.tries for record in records], 0),
         "usd": [str(record.usd or 0) for record in records] if money else None,
         "tokens": [record.tokens or 0 for record in records] if money else None,
-        "covered_usd": [str(record.covered_usd) for record in records],
-        "covered_tokens": [record.covered_tokens for record in records],
+        "covered_usd": [str(record.covered_usd) for record in records] if money else None,
+        "covered_tokens": [record.covered_tokens for record in records] if money else None,
     }
 
 
@@ -179,8 +187,10 @@ def reopened(outcomes: Sequence[Finish] | Sequence[Reschedule]) -> tuple[list[in
     return [job_id for job_id, _ in pairs], [step for _, step in pairs]
 
 
-def failure_columns(failures: Sequence[Failure | None]) -> tuple[list[str | None], ...]:
-    """The failure columns: reason, kind, text, traceback."""
+def failure_columns(failures: Sequence[Failure | None]) -> tuple[list[str | None] | None, ...]:
+    """The failure columns: reason, kind, text, traceback; all null where nothing failed."""
+    if not any(failures):
+        return None, None, None, None
     return (
         [failure.reason if failure else None for failure in failures],
         [failure.kind if failure else None for failure in failures],

@@ -2,9 +2,10 @@
 
 -- name: send_plain
 -- Insert messages from outside of jobs, without dedup keys and with at most one mailbox. Returns: id, in order.
+-- An array that is null has the usual value in each place, here and below.
 insert into agentrt.jobs(agent, key, priority, run_after, max_attempts, payload, watched, deadline)
-select u.a, u.k, u.p, coalesce(u.t, agentrt.agentrt_now() + make_interval(secs => u.s)), u.m, u.b::json, u.w,
-       agentrt.agentrt_now() + make_interval(secs => u.d)
+select u.a, u.k, coalesce(u.p, 5::int2), coalesce(u.t, agentrt.agentrt_now() + make_interval(secs => coalesce(u.s, 0))), u.m, u.b::json,
+       coalesce(u.w, false), agentrt.agentrt_now() + make_interval(secs => u.d)
   from unnest(:agents::text[], :keys::text[], :priorities::int2[], :delays::float8[], :run_ats::timestamptz[],
               :max_attempts::int[], :payloads::text[], :watched::boolean[], :deadlines::float8[])
        with ordinality u(a, k, p, s, t, m, b, w, d, o)

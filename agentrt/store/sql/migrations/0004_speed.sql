@@ -211,7 +211,8 @@ begin
     insert into agentrt.history(id, agent, key, kseq, state, priority, attempt, max_attempts, fence, supervisor, run_after,
                                 claimed_at, created_at, finished_at, parent, root, hops, account, reason, last_error, payload,
                                 result)
-    select j.id, j.agent, j.key, j.kseq, u.state, j.priority, j.attempt - case when u.counts then 0 else 1 end, j.max_attempts,
+    select j.id, j.agent, j.key, j.kseq, coalesce(u.state, 'succeeded'), j.priority,
+           j.attempt - case when coalesce(u.counts, true) then 0 else 1 end, j.max_attempts,
            j.fence, j.supervisor, j.run_after, j.claimed_at, j.created_at, v_now, j.parent, j.root, j.hops, j.account, u.reason,
            coalesce(nullif(concat_ws(': ', u.kind, nullif(u.text, '')), ''), j.last_error), j.payload, u.result::json
       from unnest(p_ids, p_fences, p_states, p_results, p_reasons, p_kinds, p_texts, p_counts)
@@ -321,8 +322,8 @@ begin
                            where k.id = u.id and k.fence = u.fence and coalesce(k.status, '') = 'running' for share) j);
   v_now := agentrt.agentrt_now();
   with w as (insert into agentrt.steps as s (job_id, step, kind, fence, done, output, failure, fingerprint, place, due, tries, usd, tokens)
-  select u.id, u.step, u.kind, u.fence, u.done, u.output::json, u.failure::json, u.fingerprint, u.place,
-         v_now + make_interval(secs => u.wait), u.tries, u.usd::numeric, u.tokens
+  select u.id, u.step, coalesce(u.kind, 'step'), u.fence, coalesce(u.done, true), u.output::json, u.failure::json, u.fingerprint, u.place,
+         v_now + make_interval(secs => u.wait), coalesce(u.tries, 0), u.usd::numeric, u.tokens
     from unnest(p_ids, p_fences, p_steps, p_kinds, p_dones, p_outputs, p_failures, p_fingerprints, p_places, p_waits, p_tries, p_usd,
                 p_tokens) u(id, fence, step, kind, done, output, failure, fingerprint, place, wait, tries, usd, tokens)
    where u.id = any(v_owned)
@@ -349,4 +350,82 @@ begin
     from unnest(p_ids, p_steps) with ordinality u(id, step, o)
     left join lateral (select * from agentrt.steps k where k.job_id = u.id and k.step = u.step limit 1) s on true
    order by u.o;
+end$$;
+
+-- ------------------------------------------------------------------------------------------------ send
+
+-- As before; an array that is null has the usual value in each place.
+create or replace function agentrt.send(
+  p_agents text[], p_keys text[], p_priorities int2[], p_delays float8[], p_run_ats timestamptz[], p_max_attempts int[],
+  p_payloads text[], p_dedups text[], p_deadlines float8[], p_watched boolean[], p_parent bigint, p_fence bigint, p_steps text[],
+  p_asks boolean[], p_timeouts float8[], p_fingerprints text[], p_places text[])
+returns table(n int, id bigint, existed boolean) language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+  v_parent record;
+  v_new bigint[] := array(select nextval(pg_get_serial_sequence('agentrt.jobs', 'id')) from generate_subscripts(p_agents, 1));
+  v_known bigint[];  -- the jobs that these steps have sent already: the answer to an earlier call was lost
+  v_ids bigint[];    -- what counts for each message: known, or the first of its dedup key, or new
+  v_holds boolean;   -- whether anybody may wait for the sender
+  v_now timestamptz;
+begin
+  select j.id, coalesce(j.root, j.id) as root, j.hops, j.deadline, j.account, j.key is not null or j.asked as holds_a_mailbox
+    into v_parent from agentrt.jobs j
+   where j.id = p_parent and j.fence = p_fence and coalesce(j.status, '') = 'running';
+  if p_parent is not null and not found then
+    return;
+  end if;
+  v_known := array(select (select s.child from agentrt.steps s where s.job_id = p_parent and s.step = u.step)
+                     from unnest(p_steps) with ordinality u(step, o) order by u.o);
+  insert into agentrt.dedups(agent, dedup, job_id)
+  select u.a, u.d, min(u.i) from unnest(p_agents, p_dedups, v_new, v_known) u(a, d, i, kn) where u.d is not null and u.kn is null
+   group by u.a, u.d order by u.a collate "C", u.d collate "C"
+  on conflict do nothing;
+  if v_parent.holds_a_mailbox and true = any(p_asks) then
+    perform agentrt.lock_cycles();
+  end if;
+  perform agentrt.lock_key(k.a, k.k) from (
+    select distinct u.a collate "C" as a, u.k collate "C" as k from unnest(p_agents, p_keys) u(a, k)
+     where u.k is not null order by 1, 2) k;
+  if p_parent is not null then
+    select j.key is not null or j.asked into v_holds from agentrt.jobs j
+     where j.id = p_parent and j.fence = p_fence and coalesce(j.status, '') = 'running' for share;
+    if not found then   -- it was lost while this waited
+      delete from agentrt.dedups x where x.job_id = any(v_new);
+      return;
+    end if;
+  end if;
+  v_now := agentrt.agentrt_now();
+  v_ids := array(select coalesce(u.kn, (select x.job_id from agentrt.dedups x where x.agent = u.a and x.dedup = u.d), u.i)
+                   from unnest(p_agents, p_dedups, v_new, v_known) with ordinality u(a, d, i, kn, o) order by u.o);
+  if v_parent.account is not null then
+    perform agentrt.charge_jobs(v_parent.account, v_parent.hops + 1,
+                                (select count(*)::int from unnest(v_ids, v_new) u(i, n) where u.i = u.n));
+  end if;
+  insert into agentrt.jobs(id, agent, key, priority, run_after, max_attempts, payload, parent, root, hops, deadline, account,
+                           watched, asked)
+  select u.i, u.a, u.k, coalesce(u.p, 5::int2), least(coalesce(u.t, v_now + make_interval(secs => coalesce(u.s, 0))), v_parent.deadline), u.m, u.b::json,
+         p_parent, v_parent.root, coalesce(v_parent.hops + 1, 0), least(v_parent.deadline, v_now + make_interval(secs => u.dl)),
+         v_parent.account, coalesce(u.w, false), coalesce(u.asks, false)
+    from unnest(v_ids, v_new, p_agents, p_keys, p_priorities, p_delays, p_run_ats, p_max_attempts, p_payloads, p_deadlines,
+                p_watched, p_asks) with ordinality u(i, n, a, k, p, s, t, m, b, dl, w, asks, o)
+   where u.i = u.n order by u.o;
+  if p_parent is not null then
+    insert into agentrt.steps(job_id, step, kind, fence, done, output, fingerprint, place, due, child)
+    select p_parent, u.step, case when u.asks then 'ask' else 'send' end, p_fence, not u.asks,
+           case when not u.asks then to_json(u.i) end, u.fi, u.pl, v_now + make_interval(secs => u.t), u.i
+      from unnest(p_steps, v_ids, v_known, p_asks, p_timeouts, p_fingerprints, p_places) u(step, i, kn, asks, t, fi, pl)
+     where u.kn is null;
+    perform agentrt.answer(p_parent, u.step, null, json_build_object(     -- it was pruned since its dedup key was read
+              'job', u.i, 'agent', u.a, 'state', 'expired', 'reason', null, 'error', '')::text)
+       from unnest(v_ids, v_new, p_asks, p_steps, p_agents) u(i, n, asks, step, a)
+      where u.asks and u.i <> u.n and not agentrt.ask_existing(u.i);
+    if true = any(p_asks) and (v_holds or p_parent = any(v_ids)) then
+      perform agentrt.require_no_cycle(p_parent, u.i) from unnest(v_ids, v_new, p_keys, p_asks) u(i, n, k, asks)
+        where u.asks and (u.k is not null or u.i <> u.n);
+    end if;
+  end if;
+  return query select u.o::int, u.i, u.i <> u.n from unnest(v_ids, v_new) with ordinality u(i, n, o) order by u.o;
 end$$;
