@@ -96,6 +96,43 @@ begin
   return next;
 end$$;
 
+-- As before; an asker that is ready is rung for, since a claim skips what is locked here and must hear when the lock is gone.
+create or replace function agentrt.answer(p_id bigint, p_step text, p_output text, p_failure text) returns boolean language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+declare v_status text;
+begin
+  select j.status into v_status from agentrt.jobs j where j.id = p_id for no key update;
+  update agentrt.steps s
+     set done = true, output = p_output::json, failure = p_failure::json, recorded_at = agentrt.agentrt_now()
+   where s.job_id = p_id and s.step = p_step and not s.done;
+  if not found then
+    return false;
+  end if;
+  if v_status = 'parked' then
+    update agentrt.jobs j
+       set status = 'ready', ord = nextval('agentrt.ord_seq'), run_after = least(j.run_after, agentrt.agentrt_now())
+     where j.id = p_id;
+  elsif v_status = 'running' then
+    perform pg_notify('agentrt' || '.answer', p_id::text);
+  elsif v_status = 'ready' then   -- a claim may have skipped it because of the lock
+    perform agentrt.ring();
+  end if;
+  return true;
+end$$;
+
+create or replace function agentrt.lock_askers(p_ids bigint[]) returns void language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+begin
+  if exists (select 1 from agentrt.jobs j where j.id = any(p_ids) and j.asked) then
+    if 'ready' = any(array(   -- a claim skips it while it is locked here
+         select j.status from agentrt.jobs j
+          where j.id = any(p_ids || array(select s.job_id from agentrt.steps s where s.child = any(p_ids) and not s.done))
+          order by j.id for update)) then
+      perform agentrt.ring();
+    end if;
+  end if;
+end$$;
+
 -- ------------------------------------------------------------------------------------------------ claim
 
 -- As before, and p_floors: null, or for each agent ten numbers, one a priority. Jobs whose ord lies below are not looked at: they are
