@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from agentrt import codec
 from agentrt.calls import call
@@ -23,7 +23,7 @@ from agentrt.config import redact
 from agentrt.durable.branch import Branch, Branches
 from agentrt.errors import StoreUnavailable, UsageError
 from agentrt.limits import payload_bytes_max
-from agentrt.model import Claimed, Retry, Sender, StepKind, StepMark, StepRecord, StepState
+from agentrt.model import Claimed, Retry, Sender, StepKind, StepMark, StepRecord, StepState, Wanted
 from agentrt.store import Store
 
 if TYPE_CHECKING:
@@ -64,6 +64,23 @@ class Begun:
     known: StepState | None
 
 
+class Offer(Protocol):
+    """A slot that is set aside for a message while it is sent."""
+
+    @property
+    def wanted(self) -> Wanted: ...
+
+
+class HandOver(Protocol):
+    """The process of an attempt, which may run what the attempt sends without a claim in between."""
+
+    def offer(self, agent: str) -> Offer | None:
+        """Set a slot aside for a message to this agent; None: it is not run here, or there is no room."""
+
+    def handed(self, offer: Any, job: Claimed | None) -> None:
+        """Start the job that was handed over; None: it was not. Every offer comes back."""
+
+
 @dataclass(slots=True, eq=False)
 class Attempt:
     """One run of a job under one lease."""
@@ -85,6 +102,7 @@ class Attempt:
     parked: tuple[float | None, tuple[str, ...]] = (None, ())  # the waits when it was stopped to be parked
     key_state: Any = None  # see durable.key_state
     on_wait: Callable[[int], None] = lambda _change: None  # gives the slot back (-1) and takes it again (+1)
+    hand_over: HandOver | None = None
     on_unheard: Callable[[], None] = lambda: None  # has its answers looked for: a hint may have come before the wait
     hints: int = 0  # how often it was told of answers
     _hints_at_begin: dict[str, int] = field(default_factory=dict)

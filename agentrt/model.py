@@ -105,6 +105,15 @@ class Sent:
 
     id: int
     existed: bool = False
+    taken: Taken | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The message was handed over: its sender's process has the lease, and runs it."""
+
+    key_state: str | None
+    deadline_s: float | None
 
 
 StepKind = Literal["step", "send", "ask", "sleep", "decide"]
@@ -157,6 +166,7 @@ class Sender:
 
     job_id: int
     fence: int
+    takes: Wanted | None = None  # its process would run the one message that it sends
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentrt.context import Attempt, Begun
 from agentrt.durable.budget import exceed, questions_of
 from agentrt.errors import BudgetExceeded, TooManyHops
 from agentrt.limits import hops_max
-from agentrt.model import NewJob, StepKind, StepState
+from agentrt.model import AgentPolicy, Claimed, NewJob, Sent, StepKind, StepState, Taken
 
 if TYPE_CHECKING:
     from agentrt.client import Client
@@ -52,12 +53,52 @@ async def _send(attempt: Attempt, jobs: Sequence[NewJob], client: Client, connec
     questions = questions_of(first)
     while jobs:
         try:
+            if len(jobs) == 1 and connection is None:
+                return [await _send_one(attempt, jobs[0], client)]
             return await client.send(jobs, connection=connection, sender=attempt.owner)
         except BudgetExceeded as error:
             if connection is not None:  # its transaction is aborted by now
                 raise
             await exceed(attempt, str(error), questions)
     return ()
+
+
+async def _send_one(attempt: Attempt, job: NewJob, client: Client) -> Sent:
+    """A message to an agent that this process runs, and has a slot for, is handed over by the statement that stores it."""
+    hand_over = attempt.hand_over
+    offer = None if hand_over is None else hand_over.offer(job.agent)
+    if hand_over is None or offer is None:
+        (sent,) = await client.send([job], sender=attempt.owner)
+        return sent
+    taken: Claimed | None = None
+    try:
+        (sent,) = await client.send([job], sender=replace(attempt.owner, takes=offer.wanted))
+        if sent.taken is not None:
+            taken = _claimed(attempt, job, sent.id, sent.taken, offer.wanted.agents[0][0])
+        return sent
+    finally:
+        hand_over.handed(offer, taken)
+
+
+def _claimed(attempt: Attempt, job: NewJob, job_id: int, taken: Taken, policy: AgentPolicy) -> Claimed:
+    return Claimed(
+        id=job_id,
+        fence=1,
+        agent=job.agent,
+        key=job.key,
+        attempt=1,
+        max_attempts=job.max_attempts or policy.max_attempts,
+        payload=job.payload.decode(),
+        priority=job.priority,
+        ord=0,
+        root=attempt.job.root,
+        lease_s=policy.lease_s,
+        waited_s=0.0,
+        hops=attempt.job.hops + 1,
+        deadline_s=taken.deadline_s,
+        account=attempt.job.account,
+        key_state=taken.key_state,
+    )
 
 
 def _state(job: NewJob, child: int) -> StepState:

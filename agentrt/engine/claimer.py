@@ -112,6 +112,29 @@ class Claimer:
             return None
         return self._look(self._take_cause() or "more", ending)
 
+    def offer(self, agent: str) -> Look | None:
+        """Set a slot aside for a message to this agent that is about to be sent; None: it is to be claimed as any other.
+
+        One that is behind others is, and one whose agent has a limit over all processes.
+        """
+        known = self._runner.agents.get(agent)
+        if known is None or known.limit is not None or self.stopping or agent in self._hungry:
+            return None
+        agents, total = self._runner.reserve(Counter(), 1, only=agent)
+        if total <= 0:
+            return None
+        self._on_their_way += 1
+        wanted = Wanted(self._supervisor, tuple(agents), total, False, self.floors.of([agent]))
+        return Look(wanted, "sent", time.monotonic())
+
+    def handed(self, offer: Look, job: Claimed | None) -> None:
+        """Start what was handed over; None: it was not, and its end is not known here."""
+        self._back(offer)
+        if job is not None:
+            self._stats.claimed["sent"] += 1
+            self._runner.start(job, offer.asked_at, "sent")
+            self.on_claimed(offer.asked_at)
+
     def _look(self, cause: Cause, ending: Counter[str]) -> Look | None:
         if self.stopping:
             return None

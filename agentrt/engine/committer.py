@@ -25,7 +25,7 @@ from agentrt.store import Store
 
 log = structlog.get_logger("agentrt.committer")
 flush_max = 200
-worth_halving = 20
+two_from = 20  # outcomes that wait: from so many on two batches are under way at a time
 
 
 @dataclass(slots=True)
@@ -72,9 +72,11 @@ class Committer:
                 await self._rung.wait()
 
     def _take(self) -> list[_Pending]:
-        """What goes next: all that is there; half of many when nothing is under way, so that the two loops take turns."""
+        """What goes next: all that is there, unless a batch is under way. Many go in two halves, so that the loops take turns."""
         count = len(self._queue)
-        if not self._under_way and count >= worth_halving:
+        if count < two_from:
+            count = 0 if self._under_way else count
+        elif not self._under_way:
             count = (count + 1) // 2
         keys = list(islice(self._queue, min(count, flush_max)))
         return [self._queue.pop(key) for key in keys]
@@ -96,6 +98,7 @@ class Committer:
             raise
         finally:
             self._under_way -= 1
+            self._rung.set()  # what came meanwhile may be for either loop
 
     async def _finish(self, items: Sequence[_Pending]) -> tuple[set[int], Callable[[], None]]:
         """Store ends; where there may be more to do, the same statement claims it. The claimed jobs start when all is settled."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from agentrt.agent import Agent
 from agentrt.calls import call
 from agentrt.client import Client
 from agentrt.config import Settings, about_job, redact
-from agentrt.context import Attempt, running, through_outages
+from agentrt.context import Attempt, HandOver, running, through_outages
 from agentrt.durable import fault
 from agentrt.durable.key_state import changed_state
 from agentrt.engine.committer import Committer
@@ -65,6 +66,8 @@ class Runner:
         self._committer = committer
         self._heart = heart
         self._group = group
+        self._context = contextvars.copy_context()
+        self.hand_over: HandOver | None = None
         self._held: Counter[str] = Counter()  # slots, by agent
         self._in_use = 0
         self._reserved = 0  # slots that claims on their way were promised
@@ -72,16 +75,20 @@ class Runner:
 
     # -------------------------------------------------------------- slots
 
-    def reserve(self, ending: Counter[str], most: int) -> tuple[list[tuple[AgentPolicy, int]], int]:
+    def reserve(
+        self, ending: Counter[str], most: int, only: str | None = None
+    ) -> tuple[list[tuple[AgentPolicy, int]], int]:
         """For which agents how many jobs may be claimed, and how many in all: they are set aside until `release`.
 
-        `ending`: jobs by agent whose slots become free in the same statement.
+        `ending`: jobs by agent whose slots become free in the same statement. `only`: of this agent alone.
         """
         total = min(self._settings.slots - self._in_use - self._reserved + ending.total(), most)
         if total <= 0:
             return [], 0
         agents = []
         for policy in self._policies:
+            if only not in (None, policy.name):
+                continue
             room = total
             if policy.concurrency is not None:
                 room = min(total, self._room_of(policy.name, policy.concurrency) + ending[policy.name])
@@ -122,6 +129,7 @@ class Runner:
             lease_expires=granted_at + job.lease_s,
         )
         attempt.on_wait = lambda change: self._change_slots(job.agent, change)
+        attempt.hand_over = self.hand_over
         attempt.on_unheard = lambda: self.on_unheard(job.id)
         self.attempts[job.id] = attempt
         self._change_slots(job.agent, +1)
@@ -136,7 +144,8 @@ class Runner:
             cause=cause,
             waited_s=round(job.waited_s, 4),
         )
-        task = self._group.create_task(self._run(attempt), name=f"job-{job.id}")
+        # In the context of the process: the one of a sender that handed it over belongs to another job.
+        task = self._group.create_task(self._run(attempt), name=f"job-{job.id}", context=self._context.copy())
         attempt.task = attempt.task or task
 
     def stored(self, attempt: Attempt) -> None:

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-Cause = Literal["notify", "timer", "more", "quiet", "poll"]  # quiet: while nobody rang, see the doorbell
+Cause = Literal["notify", "timer", "more", "quiet", "sent", "poll"]
+# quiet: while nobody rang, see the doorbell; sent: an attempt of this process sent it, and it was handed over
 
 
 @dataclass(slots=True)

@@ -155,6 +155,7 @@ class Supervisor:
         )
         self._committer.on_stored = self._runner.stored
         self._committer.claims = self._claimer
+        self._runner.hand_over = self._claimer
         self._runner.on_free = self._claimer.slot_freed
         self._runner.on_alone_ended = self._claimer.alone_ended
         self._runner.on_idle = self._idle.set

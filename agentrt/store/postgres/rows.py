@@ -114,15 +114,21 @@ def sent_columns(jobs: Sequence[NewJob]) -> dict[str, Any]:
 
 def step_columns(jobs: Sequence[NewJob], sender: Sender | None) -> dict[str, Any]:
     """What a message has besides, that is a step of an attempt or has a dedup key."""
+    takes = sender.takes if sender is not None else None
+    policy = takes.agents[0][0] if takes is not None else None
     return {
-        "dedups": [job.dedup for job in jobs],
+        "dedups": column([job.dedup for job in jobs]),
         "parent": sender and sender.job_id,
         "fence": sender and sender.fence,
         "steps": [job.step and job.step.id for job in jobs],
-        "asks": [job.asks for job in jobs],
-        "timeouts": [job.timeout_s for job in jobs],
+        "asks": column([job.asks for job in jobs], False),
+        "timeouts": column([job.timeout_s for job in jobs]),
         "fingerprints": [job.step and job.step.fingerprint for job in jobs],
         "places": [job.step and job.step.place for job in jobs],
+        "supervisor": takes and takes.supervisor,
+        "lease": policy and policy.lease_s,
+        "attempts": policy and policy.max_attempts,
+        "floors": takes and takes.floors,
     }
 
 

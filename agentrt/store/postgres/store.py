@@ -22,6 +22,7 @@ from agentrt.model import (
     Sent,
     State,
     SweepReport,
+    Taken,
     Wanted,
 )
 from agentrt.store import Heard
@@ -112,7 +113,10 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
         rows = await self._run("send", connection, sent_columns(jobs) | step_columns(jobs, sender))
         if sender is not None and not rows:
             raise LeaseLost(f"job {sender.job_id}, fence {sender.fence}")
-        return [Sent(row["id"], row["existed"]) for row in rows]
+        return [
+            Sent(row["id"], row["existed"], Taken(row["key_state"], row["deadline_s"]) if row["taken"] else None)
+            for row in rows
+        ]
 
     async def _send_plain(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Sent]:
         return [Sent(row[0]) for row in await self._run("send_plain", connection, sent_columns(jobs))]

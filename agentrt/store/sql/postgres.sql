@@ -13,10 +13,11 @@ select u.a, u.k, coalesce(u.p, 5::int2), coalesce(u.t, agentrt.agentrt_now() + m
 returning id;
 
 -- name: send
--- Insert messages with dedup keys or several mailboxes, or as steps of an attempt. Returns: n, id, existed, in order; no row: the
--- attempt has lost its job.
+-- Insert messages with dedup keys or several mailboxes, or as steps of an attempt. Returns: n, id, existed, in order; taken,
+-- key_state, deadline_s of one that was handed over; no row: the attempt has lost its job.
 select * from agentrt.send(:agents, :keys, :priorities, :delays, :run_ats, :max_attempts, :payloads, :dedups, :deadlines, :watched,
-                           :parent, :fence, :steps, :asks, :timeouts, :fingerprints, :places);
+                           :parent, :fence, :steps, :asks, :timeouts, :fingerprints, :places,
+                           :supervisor, :lease, :attempts, :floors);
 
 -- name: claim
 -- Lease ready jobs to a supervisor. Returns: the jobs, unordered, with their recorded steps.

@@ -391,41 +391,54 @@ end$$;
 
 -- ------------------------------------------------------------------------------------------------ send
 
--- As before; an array that is null has the usual value in each place.
-create or replace function agentrt.send(
+-- As before; an array that is null has the usual value in each place. And the hand-over: p_supervisor, which runs the agent of the one
+-- message and has a slot free for it, gets it at once, unless an older job of that agent and of no lower priority is ready (p_floors:
+-- see claim) or its mailbox has another. It is then `taken`: running under fence 1, as if claimed.
+drop function agentrt.send(text[], text[], int2[], float8[], timestamptz[], int[], text[], text[], float8[], boolean[], bigint, bigint,
+                           text[], boolean[], float8[], text[], text[]);
+create function agentrt.send(
   p_agents text[], p_keys text[], p_priorities int2[], p_delays float8[], p_run_ats timestamptz[], p_max_attempts int[],
   p_payloads text[], p_dedups text[], p_deadlines float8[], p_watched boolean[], p_parent bigint, p_fence bigint, p_steps text[],
-  p_asks boolean[], p_timeouts float8[], p_fingerprints text[], p_places text[])
-returns table(n int, id bigint, existed boolean) language plpgsql
+  p_asks boolean[], p_timeouts float8[], p_fingerprints text[], p_places text[],
+  p_supervisor uuid, p_lease float8, p_attempts int, p_floors bigint[])
+returns table(n int, id bigint, existed boolean, taken boolean, key_state text, deadline_s float8) language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
 set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
   v_parent record;
-  v_new bigint[] := array(select nextval(pg_get_serial_sequence('agentrt.jobs', 'id')) from generate_subscripts(p_agents, 1));
+  v_new bigint[] := array(select nextval('agentrt.jobs_id_seq') from generate_subscripts(p_agents, 1));
   v_known bigint[];  -- the jobs that these steps have sent already: the answer to an earlier call was lost
   v_ids bigint[];    -- what counts for each message: known, or the first of its dedup key, or new
   v_holds boolean;   -- whether anybody may wait for the sender
   v_now timestamptz;
+  v_take boolean := false;
+  v_asks boolean := coalesce(true = any(p_asks), false);
 begin
   select j.id, coalesce(j.root, j.id) as root, j.hops, j.deadline, j.account, j.key is not null or j.asked as holds_a_mailbox
     into v_parent from agentrt.jobs j
    where j.id = p_parent and j.fence = p_fence and coalesce(j.status, '') = 'running';
-  if p_parent is not null and not found then
-    return;
+  if p_parent is not null then
+    if not found then
+      return;
+    end if;
+    v_known := array(select (select s.child from agentrt.steps s where s.job_id = p_parent and s.step = u.step)
+                       from unnest(p_steps) with ordinality u(step, o) order by u.o);
   end if;
-  v_known := array(select (select s.child from agentrt.steps s where s.job_id = p_parent and s.step = u.step)
-                     from unnest(p_steps) with ordinality u(step, o) order by u.o);
-  insert into agentrt.dedups(agent, dedup, job_id)
-  select u.a, u.d, min(u.i) from unnest(p_agents, p_dedups, v_new, v_known) u(a, d, i, kn) where u.d is not null and u.kn is null
-   group by u.a, u.d order by u.a collate "C", u.d collate "C"
-  on conflict do nothing;
-  if v_parent.holds_a_mailbox and true = any(p_asks) then
+  if p_dedups is not null then
+    insert into agentrt.dedups(agent, dedup, job_id)
+    select u.a, u.d, min(u.i) from unnest(p_agents, p_dedups, v_new, v_known) u(a, d, i, kn) where u.d is not null and u.kn is null
+     group by u.a, u.d order by u.a collate "C", u.d collate "C"
+    on conflict do nothing;
+  end if;
+  if v_parent.holds_a_mailbox and v_asks then
     perform agentrt.lock_cycles();
   end if;
-  perform agentrt.lock_key(k.a, k.k) from (
-    select distinct u.a collate "C" as a, u.k collate "C" as k from unnest(p_agents, p_keys) u(a, k)
-     where u.k is not null order by 1, 2) k;
+  if p_keys is not null then
+    perform agentrt.lock_key(k.a, k.k) from (
+      select distinct u.a collate "C" as a, u.k collate "C" as k from unnest(p_agents, p_keys) u(a, k)
+       where u.k is not null order by 1, 2) k;
+  end if;
   if p_parent is not null then
     select j.key is not null or j.asked into v_holds from agentrt.jobs j
      where j.id = p_parent and j.fence = p_fence and coalesce(j.status, '') = 'running' for share;
@@ -435,34 +448,98 @@ begin
     end if;
   end if;
   v_now := agentrt.agentrt_now();
-  v_ids := array(select coalesce(u.kn, (select x.job_id from agentrt.dedups x where x.agent = u.a and x.dedup = u.d), u.i)
-                   from unnest(p_agents, p_dedups, v_new, v_known) with ordinality u(a, d, i, kn, o) order by u.o);
+  if p_dedups is not null then
+    v_ids := array(select coalesce(u.kn, (select x.job_id from agentrt.dedups x where x.agent = u.a and x.dedup = u.d), u.i)
+                     from unnest(p_agents, p_dedups, v_new, v_known) with ordinality u(a, d, i, kn, o) order by u.o);
+  elsif p_parent is not null then
+    v_ids := array(select coalesce(u.kn, u.i) from unnest(v_new, v_known) with ordinality u(i, kn, o) order by u.o);
+  else
+    v_ids := v_new;
+  end if;
   if v_parent.account is not null then
     perform agentrt.charge_jobs(v_parent.account, v_parent.hops + 1,
                                 (select count(*)::int from unnest(v_ids, v_new) u(i, n) where u.i = u.n));
   end if;
+  if p_supervisor is not null and v_ids[1] = v_new[1] and p_delays is null and p_run_ats is null then
+    v_take := not exists (
+      select 1 from generate_series(0, coalesce(p_priorities[1], 5)) p
+       where (select 1 from agentrt.jobs q
+               where q.agent = p_agents[1] and q.priority = p::int2 and q.status = 'ready' and not q.alone
+                 and q.ord >= coalesce(p_floors[p + 1], 0) order by q.ord limit 1) is not null);
+    if v_take then
+      perform set_config('agentrt_bell.held', 'on', true);
+    end if;
+  end if;
   insert into agentrt.jobs(id, agent, key, priority, run_after, max_attempts, payload, parent, root, hops, deadline, account,
-                           watched, asked)
-  select u.i, u.a, u.k, coalesce(u.p, 5::int2), least(coalesce(u.t, v_now + make_interval(secs => coalesce(u.s, 0))), v_parent.deadline), u.m, u.b::json,
+                           watched, asked, status, supervisor, fence, attempt, claimed_at, lease_expires)
+  select u.i, u.a, u.k, coalesce(u.p, 5::int2), least(coalesce(u.t, v_now + make_interval(secs => coalesce(u.s, 0))), v_parent.deadline), case when v_take then coalesce(u.m, p_attempts) else u.m end,
+         u.b::json,
          p_parent, v_parent.root, coalesce(v_parent.hops + 1, 0), least(v_parent.deadline, v_now + make_interval(secs => u.dl)),
-         v_parent.account, coalesce(u.w, false), coalesce(u.asks, false)
+         v_parent.account, coalesce(u.w, false), coalesce(u.asks, false),
+         case when v_take then 'running' else 'ready' end, case when v_take then p_supervisor end, v_take::int, v_take::int,
+         case when v_take then v_now end, case when v_take then v_now + make_interval(secs => p_lease) end
     from unnest(v_ids, v_new, p_agents, p_keys, p_priorities, p_delays, p_run_ats, p_max_attempts, p_payloads, p_deadlines,
                 p_watched, p_asks) with ordinality u(i, n, a, k, p, s, t, m, b, dl, w, asks, o)
    where u.i = u.n order by u.o;
+  if v_take then
+    perform set_config('agentrt_bell.held', '', true);
+  end if;
   if p_parent is not null then
     insert into agentrt.steps(job_id, step, kind, fence, done, output, fingerprint, place, due, child)
-    select p_parent, u.step, case when u.asks then 'ask' else 'send' end, p_fence, not u.asks,
-           case when not u.asks then to_json(u.i) end, u.fi, u.pl, v_now + make_interval(secs => u.t), u.i
+    select p_parent, u.step, case when u.asks then 'ask' else 'send' end, p_fence, u.asks is not true,
+           case when u.asks is not true then to_json(u.i) end, u.fi, u.pl, v_now + make_interval(secs => u.t), u.i
       from unnest(p_steps, v_ids, v_known, p_asks, p_timeouts, p_fingerprints, p_places) u(step, i, kn, asks, t, fi, pl)
      where u.kn is null;
-    perform agentrt.answer(p_parent, u.step, null, json_build_object(     -- it was pruned since its dedup key was read
-              'job', u.i, 'agent', u.a, 'state', 'expired', 'reason', null, 'error', '')::text)
-       from unnest(v_ids, v_new, p_asks, p_steps, p_agents) u(i, n, asks, step, a)
-      where u.asks and u.i <> u.n and not agentrt.ask_existing(u.i);
-    if true = any(p_asks) and (v_holds or p_parent = any(v_ids)) then
+    if v_asks and v_ids <> v_new then
+      perform agentrt.answer(p_parent, u.step, null, json_build_object(     -- it was pruned since its dedup key was read
+                'job', u.i, 'agent', u.a, 'state', 'expired', 'reason', null, 'error', '')::text)
+         from unnest(v_ids, v_new, p_asks, p_steps, p_agents) u(i, n, asks, step, a)
+        where u.asks and u.i <> u.n and not agentrt.ask_existing(u.i);
+    end if;
+    if v_asks and (v_holds or p_parent = any(v_ids)) then
       perform agentrt.require_no_cycle(p_parent, u.i) from unnest(v_ids, v_new, p_keys, p_asks) u(i, n, k, asks)
         where u.asks and (u.k is not null or u.i <> u.n);
     end if;
   end if;
-  return query select u.o::int, u.i, u.i <> u.n from unnest(v_ids, v_new) with ordinality u(i, n, o) order by u.o;
+  if p_supervisor is not null then   -- also what an earlier call took, whose answer was lost
+    return query
+    select 1, v_ids[1], v_ids[1] <> v_new[1], t.id is not null,
+           (select s.value::text from agentrt.states s where s.agent = t.agent and s.key = t.key),
+           extract(epoch from t.deadline - v_now)::float8
+      from (select 1) one
+      left join lateral (select j.id, j.agent, j.key, j.deadline from agentrt.jobs j
+                          where j.id = v_ids[1] and j.fence = 1 and j.supervisor = p_supervisor
+                            and coalesce(j.status, '') = 'running' offset 0) t on true;
+    return;
+  end if;
+  return query select u.o::int, u.i, u.i <> u.n, false, null::text, null::float8
+                 from unnest(v_ids, v_new) with ordinality u(i, n, o) order by u.o;
+end$$;
+
+-- As before; a message that is handed over keeps its lease when its mailbox is free.
+create or replace function agentrt.jobs_gate() returns trigger language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    raise exception 'agentrt: a job with a key needs the isolation level read committed, this transaction is %',
+      current_setting('transaction_isolation')
+      using hint = 'Its snapshot may be too old to see the jobs before it. Send it in a transaction of its own.';
+  end if;
+  perform agentrt.lock_key(new.agent, new.key);
+  new.kseq := nextval('agentrt.ord_seq');
+  if exists (select 1 from (select 1 from agentrt.jobs where agent = new.agent and key = new.key
+                             order by kseq desc limit 1) s) then
+    new.status := 'blocked';
+    if new.supervisor is not null then   -- handed over, but not yet its turn
+      new.supervisor := null; new.fence := 0; new.attempt := 0; new.claimed_at := null; new.lease_expires := null;
+    end if;
+  elsif new.status = 'running' and new.supervisor is not null then
+    null;
+  elsif new.run_after > agentrt.agentrt_now() then
+    new.status := 'scheduled';
+    perform pg_notify(tg_table_schema || '.due', '');
+  else
+    new.status := 'ready';
+  end if;
+  return new;
 end$$;
