@@ -333,6 +333,7 @@ class Beat:
     ready: bool
     unknown: dict[str, int]
     unrung: bool  # nobody rang it until this beat: it was unknown, or had been silent for too long
+    ahead: int = 0  # supervisors that listen for the same agents and began before it
 
 
 JobRow = dict[str, Any]  # one row of the view `all_jobs`, as the command line shows it

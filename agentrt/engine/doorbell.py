@@ -3,7 +3,9 @@
 A ring takes a lock of the whole cluster and keeps it while its commit is flushed, so senders ring only while some supervisor
 wants it. This one does not (it is *quiet*) while
   full   all its slots are taken and more is ready: each end of a job claims the next one anyway;
-  storm  rings come faster than it can answer them: it looks every few milliseconds until nothing is found.
+  storm  rings come faster than it can answer them: it looks every few milliseconds until nothing is found;
+  spare  it is idle and enough others listen for its agents: it closes its listening session, which each ring would wake,
+         looks once a second, and steps forward when it finds work.
 A sender whose transaction began before the quiet ended may have read the old mark and rung nobody. So whoever becomes loud
 again looks until each transaction that was under way at that moment has ended. No lock is taken and nobody waits.
 """
@@ -16,11 +18,17 @@ from collections.abc import Callable
 from typing import Literal
 from uuid import UUID
 
+import structlog
+
 from agentrt.engine.claimer import Claimer
 from agentrt.engine.stats import Stats
+from agentrt.model import Beat
 from agentrt.store import Store
+from agentrt.store.listener import Listener
 
-Reason = Literal["full", "storm"]
+log = structlog.get_logger("agentrt.doorbell")
+
+Reason = Literal["full", "storm", "spare"]
 
 full_for_s = 0.1  # before it is worth a write
 loud_for_s = 0.2  # between two times of quiet: the mark moves at most ten times a second
@@ -29,30 +37,39 @@ storm_window_s = 0.25
 storm_rings = 50  # within the window, and at least two for each claim that they caused
 storm_look_s = 0.005
 storm_over_s = 0.1
+listeners_enough = 2
+spare_look_s = 1.0
 
 
 class Doorbell:
-    """One loop. `heard` counts rings, `changed` says that slots were taken or became free, `unrung` that nobody could ring."""
+    """One loop. `heard` counts rings, `changed` says that slots were taken or became free."""
 
-    def __init__(self, store: Store, supervisor: UUID, claimer: Claimer, stats: Stats) -> None:
+    def __init__(self, store: Store, supervisor: UUID, claimer: Claimer, listener: Listener, stats: Stats) -> None:
         self._store = store
         self._supervisor = supervisor
         self._claimer = claimer
+        self._listener = listener
         self._stats = stats
         self._event = asyncio.Event()
         self._unrung = True
         self._storm = False
+        self._spare = False
+        self._claimed_at_beat = -1
         self._window_began = 0.0
         self._rings = 0
         self._answered = 0
+        self.standing_by = False
         self.on_loud: Callable[[], None] = lambda: None
 
     def changed(self) -> None:
         self._event.set()
 
-    def unrung(self) -> None:
-        """Until now this process was not known, or had been silent for too long: it may have missed rings."""
-        self._unrung = True
+    def beaten(self, seen: Beat, *, idle: bool) -> None:
+        """A beat: until now nobody may have rung this process, and perhaps it is not needed."""
+        self._unrung = self._unrung or seen.unrung
+        claimed = self._stats.claimed.total()
+        self._spare = idle and claimed == self._claimed_at_beat and seen.ahead >= listeners_enough
+        self._claimed_at_beat = claimed
         self._event.set()
 
     def heard(self) -> None:
@@ -71,11 +88,13 @@ class Doorbell:
         self._unrung = True
         while True:
             reason = await self._reason()
-            await self._store.set_quiet(self._supervisor, True)
+            await self._store.set_quiet(self._supervisor, True, standby=reason == "spare")
             if reason == "full":
                 await self._until(lambda: not self._claimer.full)
-            else:
+            elif reason == "storm":
                 await self._look_often()
+            else:
+                await self._stand_by()
             await self._store.set_quiet(self._supervisor, False)
             self.on_loud()
             self._unrung = True
@@ -94,6 +113,9 @@ class Doorbell:
             elif self._storm:
                 self._storm = False
                 return "storm"
+            elif self._spare:
+                self._spare = False
+                return "spare"
             else:
                 await self._event.wait()
                 self._event.clear()
@@ -112,6 +134,20 @@ class Doorbell:
             if self._stats.claimed.total() != found or self._claimer.full:
                 found = self._stats.claimed.total()
                 found_at = time.monotonic()
+
+    async def _stand_by(self) -> None:
+        """Look once a second until there is work."""
+        log.info("listener.spare", meaning="enough others listen; this process looks once a second until it finds work")
+        await self._listener.pause()
+        self.standing_by = True
+        try:
+            found = self._stats.claimed.total()
+            while self._stats.claimed.total() == found:
+                self._claimer.ring("quiet")
+                await asyncio.sleep(spare_look_s)
+        finally:
+            self.standing_by = False
+            self._listener.resume()
 
     async def _look_behind(self) -> None:
         """Look until every transaction that may have rung nobody has ended. Called when the row says that it wants to be rung."""

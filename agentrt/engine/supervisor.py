@@ -92,7 +92,7 @@ class Supervisor:
         silent_s = time.monotonic() - self._beat_at
         checks = {
             "database": self.degraded_since is None and silent_s < 3 * self._settings.beat_s,
-            "listener": self._listener.listening,
+            "listener": self._listener.listening or (self.ready and self._doorbell.standing_by),
             "heart": self._heart.alive,
             "loops": not self._failed_loops,
             "accepting": not self._draining.is_set(),
@@ -161,7 +161,7 @@ class Supervisor:
         self._runner.on_idle = self._idle.set
         self._runner.on_unheard = self._answers.look_for
         self._claimer.on_claimed = self._janitor.claimed
-        self._doorbell = Doorbell(self._store, self.id, self._claimer, self.stats)
+        self._doorbell = Doorbell(self._store, self.id, self._claimer, self._listener, self.stats)
         self._doorbell.on_loud = self._janitor.work_seen
         self._claimer.on_looked = self._doorbell.changed
         self._claimer.floors.on_found = lambda: self._claimer.ring("more")
@@ -243,8 +243,7 @@ class Supervisor:
 
     def _beaten(self, seen: Beat) -> None:
         self._beat_at = time.monotonic()
-        if seen.unrung:
-            self._doorbell.unrung()
+        self._doorbell.beaten(seen, idle=not self._runner.attempts)
         if seen.ready:
             self._claimer.missed()
         if self.degraded_since is not None:

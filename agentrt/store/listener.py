@@ -27,6 +27,8 @@ class Listener:
         self._heard = heard
         self._on_listening = on_listening
         self._notifier: Notifier | None = None
+        self._wanted = asyncio.Event()
+        self._wanted.set()
 
     @property
     def connection(self) -> Notifier | None:
@@ -41,6 +43,7 @@ class Listener:
         """Listen until cancelled."""
         failures = 0
         while True:
+            await self._wanted.wait()
             try:
                 self._notifier = await self._store.listen(self._heard)
             except StoreError as error:
@@ -55,7 +58,8 @@ class Listener:
             try:
                 self._on_listening()
                 await self._notifier.lost
-                log.warning("listener.lost", remedy="reconnecting; the table is looked at once it listens again")
+                if self._wanted.is_set():
+                    log.warning("listener.lost", remedy="reconnecting; the table is looked at once it listens again")
             finally:
                 await self._drop()
 
@@ -63,10 +67,22 @@ class Listener:
         """The connection is open but hears nothing: throw it away, `run` makes a new one."""
         if self._notifier is not None:
             log.warning("listener.deaf", reason=reason, remedy="reconnecting")
-            lost = self._notifier.lost
-            await self._drop()
-            if isinstance(lost, asyncio.Future) and not lost.done():
-                lost.set_result(None)
+            await self._throw_away(self._notifier)
+
+    async def pause(self) -> None:
+        """Listen to nothing until `resume`."""
+        self._wanted.clear()
+        if self._notifier is not None:
+            await self._throw_away(self._notifier)
+
+    def resume(self) -> None:
+        self._wanted.set()
+
+    async def _throw_away(self, notifier: Notifier) -> None:
+        lost = notifier.lost
+        await self._drop()
+        if isinstance(lost, asyncio.Future) and not lost.done():
+            lost.set_result(None)
 
     async def _drop(self) -> None:
         notifier, self._notifier = self._notifier, None

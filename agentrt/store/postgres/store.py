@@ -235,10 +235,11 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
         values = {**about, "limits": dump(about["limits"]).decode()}
         (row,) = await self._lanes.fetch_in_turn(statement, supervisor, *(values[name] for name in statement.names[1:]))
         await self._lanes.close_idle()
-        return Beat(row["ready"], dict(zip(row["unknown"], row["unknown_jobs"], strict=True)), row["unrung"])
+        unknown = dict(zip(row["unknown"], row["unknown_jobs"], strict=True))
+        return Beat(row["ready"], unknown, row["unrung"], row["ahead"])
 
-    async def set_quiet(self, supervisor: UUID, quiet: bool) -> None:
-        await self._lanes.fetch_in_turn(self._sql["set_quiet"], quiet, supervisor)
+    async def set_quiet(self, supervisor: UUID, quiet: bool, *, standby: bool = False) -> None:
+        await self._lanes.fetch_in_turn(self._sql["set_quiet"], quiet, standby, supervisor)
 
     async def horizon(self) -> tuple[int, int]:
         """Of the transactions with a number: the oldest that is under way, and what the next one gets."""

@@ -152,12 +152,13 @@ select :id::bigint between 1 and last_value and is_called as issued from agentrt
 select * from agentrt.results(:ids);
 
 -- name: beat
--- Show that a supervisor lives, and ring its own bell. Returns: ready, unknown, unknown_jobs, unrung.
+-- Show that a supervisor lives, and ring its own bell. Returns: ready, unknown, unknown_jobs, unrung, ahead.
 select * from agentrt.beat(:supervisor, :host, :pid, :agents, :slots, :limits, :state, :told, :names_max);
 
 -- name: set_quiet
--- Say whether a supervisor looks by itself and need not be rung. Returns: nothing.
-update agentrt.supervisors set quiet = :quiet where id = :supervisor and quiet <> :quiet;
+-- Say whether a supervisor looks by itself and need not be rung, and whether that is because enough others listen. Returns: nothing.
+update agentrt.supervisors set quiet = :quiet, standby = :standby
+ where id = :supervisor and (quiet, standby) <> (:quiet::boolean, :standby::boolean);
 
 -- name: horizon
 -- Of the transactions with a number: the oldest that is under way, and what the next one gets.
