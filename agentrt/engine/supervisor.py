@@ -124,7 +124,7 @@ class Supervisor:
             async with asyncio.TaskGroup() as group:
                 self._build(group)
                 self._heart.start()
-                for name, work in self._loops().items():
+                for name, work in self._loops():
                     group.create_task(self._keep(name, work), name=name)
                 self.ready = True
                 log.info(
@@ -167,22 +167,22 @@ class Supervisor:
         self._claimer.floors.on_found = lambda: self._claimer.ring("more")
         self._janitor.on_beat = self._beaten
 
-    def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        return {
-            "listener": self._listener.run,
-            "claimer": self._claimer.run,
-            **{f"committer-{number}": self._committer.run for number in range(self._committer.loops)},
-            "floors": self._claimer.floors.run,
-            "doorbell": self._doorbell.run,
-            "waits": self.client.run_waits,
-            "due": self._janitor.due,
-            "sweep": self._janitor.sweep,
-            "beat": self._janitor.beat,
-            "days": self._janitor.days,
-            "prune": self._janitor.prune,
-            "cancels": self._janitor.cancels,
-            "answers": self._answers.run,
-        }
+    def _loops(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        return [
+            ("listener", self._listener.run),
+            ("claimer", self._claimer.run),
+            *(("committer", self._committer.run) for _ in range(self._committer.loops)),
+            ("floors", self._claimer.floors.run),
+            ("doorbell", self._doorbell.run),
+            ("waits", self.client.run_waits),
+            ("due", self._janitor.due),
+            ("sweep", self._janitor.sweep),
+            ("beat", self._janitor.beat),
+            ("days", self._janitor.days),
+            ("prune", self._janitor.prune),
+            ("cancels", self._janitor.cancels),
+            ("answers", self._answers.run),
+        ]
 
     async def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run a loop again when it dies. Outages do not count; anything else does, within a budget."""

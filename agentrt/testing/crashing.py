@@ -13,6 +13,7 @@ from typing import Any, Literal
 from agentrt.context import running
 from agentrt.model import (
     Budget,
+    Claimed,
     Finish,
     NewJob,
     NewQuestion,
@@ -23,6 +24,7 @@ from agentrt.model import (
     StepMark,
     StepRecord,
     StepState,
+    Wanted,
 )
 from agentrt.store.postgres import PostgresStore
 
@@ -131,6 +133,12 @@ class CrashingStore(PostgresStore):
     async def finish(self, outcomes: Sequence[Finish], *, keyed: bool, limited: bool) -> set[int]:
         async with self._boundary([outcome.id for outcome in outcomes], "the end of the job"):
             return await super().finish(outcomes, keyed=keyed, limited=limited)
+
+    async def turn(
+        self, outcomes: Sequence[Finish], wanted: Wanted, *, keyed: Collection[str], limited: bool
+    ) -> tuple[set[int], list[Claimed]]:
+        async with self._boundary([outcome.id for outcome in outcomes], "the end of the job"):
+            return await super().turn(outcomes, wanted, keyed=keyed, limited=limited)
 
     async def reschedule(self, outcomes: Sequence[Reschedule], *, keyed: bool, limited: bool) -> set[int]:
         async with self._boundary([outcome.id for outcome in outcomes], "the end of an attempt"):

@@ -98,7 +98,7 @@ async def test_a_job_whose_lease_ran_out_while_the_loop_was_blocked_is_not_start
     try:
         holding = lock.transaction()
         await holding.start()
-        await lock.execute("lock table agentrt.jobs in share mode")
+        await lock.execute("lock table agentrt.jobs in exclusive mode")
         await sql.run("select pg_notify('agentrt.ready', '')")
         await eventually(lambda: sql.value(waiting, name), what="the claim waits for the lock")
         gate.touch()

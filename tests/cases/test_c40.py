@@ -48,10 +48,12 @@ async def test_a_step_whose_answer_is_lost_is_taken_as_stored_and_the_job_goes_o
         job = await agentrt.to("walk").send(gate=str(gate))
         await program.noted("second")
 
-        recording = [link for link in proxy.links if link.open and b".record(" in link.seen]
+        recording = [
+            link for link in proxy.links if link.open and b"LISTEN " not in link.seen
+        ]  # the step takes one of them
         for link in recording:
             link.from_server.drop()
-        assert len(recording) == 1
+        assert recording
         gate.unlink()
 
         async def stored() -> bool:

@@ -78,8 +78,8 @@ async def test_when_all_workers_are_killed_all_are_replaced_and_work(sql: Sql, s
     ("broken", "said"),
     [
         ("import no_such_module", "No module named 'no_such_module'"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", '"exit_code": -9'),
-        ("import os; os._exit(0)", '"exit_code": 0'),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", '"exit_code":-9'),
+        ("import os; os._exit(0)", '"exit_code":0'),
     ],
     ids=["the code does not import any more", "each is killed as it starts", "each ends as if all were done"],
 )

@@ -14,7 +14,7 @@ from tests.support import Program, Sql, eventually
 
 pytestmark = pytest.mark.case
 agents = str(Path(__file__).parent / "ledger.py")
-_functions = ("claim", "finish", "due", "sweep")
+_functions = ("claim", "finish", "turn", "due", "sweep")
 _nap = "insert into agentrt.jobs(agent, payload) values ('nap', json_build_object('seconds', $1::float8)) returning id"
 _delayed = "insert into agentrt.jobs(agent, run_after) values ('instant', now() + '0.2 s') returning id"
 _instant = "insert into agentrt.jobs(agent) values ('instant') returning id"

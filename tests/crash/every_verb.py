@@ -177,6 +177,9 @@ class CrashingStore(PostgresStore):
     async def finish(self, outcomes: Any, **options: Any) -> Any:
         return await self._at("finish", super().finish(outcomes, **options))
 
+    async def turn(self, outcomes: Any, wanted: Any, **options: Any) -> Any:
+        return await self._at("finish", super().turn(outcomes, wanted, **options))
+
     async def park(self, outcomes: Any, **options: Any) -> Any:
         return await self._at("park", super().park(outcomes, **options))
 

@@ -515,7 +515,7 @@ begin
            extract(epoch from t.deadline - v_now)::float8
       from (select 1) one
       left join lateral (select j.id, j.agent, j.key, j.deadline from agentrt.jobs j
-                          where j.id = v_ids[1] and j.fence = 1 and j.supervisor = p_supervisor
+                          where (v_take or v_known[1] is not null) and j.id = v_ids[1] and j.fence = 1 and j.supervisor = p_supervisor
                             and coalesce(j.status, '') = 'running' offset 0) t on true;
     return;
   end if;
