@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import structlog
@@ -228,6 +228,16 @@ class _Redactor:
             return json.dumps(event, default=str).encode()
 
 
+class _StandardError:
+    """Standard error as it is when a line is written: a logger is kept for good, and it may be replaced."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
 def setup_logging(level: str = "info", *, as_json: bool | None = None) -> None:
     """One line an event on standard error: JSON unless that is a terminal. Raises `ConfigError` for an unknown level."""
     number = logging.getLevelNamesMapping().get(level.upper())
@@ -243,7 +253,7 @@ def setup_logging(level: str = "info", *, as_json: bool | None = None) -> None:
     structlog.configure(
         processors=steps,
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _StandardError())),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(stream=sys.stderr, level=max(number, logging.WARNING), format="%(message)s", force=True)
