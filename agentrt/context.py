@@ -64,21 +64,14 @@ class Begun:
     known: StepState | None
 
 
-class Offer(Protocol):
-    """A slot that is set aside for a message while it is sent."""
-
-    @property
-    def wanted(self) -> Wanted: ...
-
-
 class HandOver(Protocol):
     """The process of an attempt, which may run what the attempt sends without a claim in between."""
 
-    def offer(self, agent: str) -> Offer | None:
-        """Set a slot aside for a message to this agent; None: it is not run here, or there is no room."""
+    def offer(self, agent: str) -> Wanted | None:
+        """Set a slot aside for a message to this agent while it is sent; None: it is not run here, or there is no room."""
 
-    def handed(self, offer: Any, job: Claimed | None) -> None:
-        """Start the job that was handed over; None: it was not. Every offer comes back."""
+    def handed(self, wanted: Wanted, asked_at: float, job: Claimed | None) -> None:
+        """Start the job that was handed over by a statement begun at `asked_at`; None: it was not. Every slot comes back."""
 
 
 @dataclass(slots=True, eq=False)

@@ -112,7 +112,7 @@ class Claimer:
             return None
         return self._look(self._take_cause() or "more", ending)
 
-    def offer(self, agent: str) -> Look | None:
+    def offer(self, agent: str) -> Wanted | None:
         """Set a slot aside for a message to this agent that is about to be sent; None: it is to be claimed as any other.
 
         One that is behind others is, and one whose agent has a limit over all processes.
@@ -124,16 +124,15 @@ class Claimer:
         if total <= 0:
             return None
         self._on_their_way += 1
-        wanted = Wanted(self._supervisor, tuple(agents), total, False, self.floors.of([agent]))
-        return Look(wanted, "sent", time.monotonic())
+        return Wanted(self._supervisor, tuple(agents), total, False, self.floors.of([agent]))
 
-    def handed(self, offer: Look, job: Claimed | None) -> None:
+    def handed(self, wanted: Wanted, asked_at: float, job: Claimed | None) -> None:
         """Start what was handed over; None: it was not, and its end is not known here."""
-        self._back(offer)
+        self._back(wanted)
         if job is not None:
             self._stats.claimed["sent"] += 1
-            self._runner.start(job, offer.asked_at, "sent")
-            self.on_claimed(offer.asked_at)
+            self._runner.start(job, asked_at, "sent")
+            self.on_claimed(asked_at)
 
     def _look(self, cause: Cause, ending: Counter[str]) -> Look | None:
         if self.stopping:
@@ -153,12 +152,12 @@ class Claimer:
 
     def failed(self, look: Look) -> None:
         """The database did not answer: what it would have found is still there."""
-        self._back(look)
+        self._back(look.wanted)
         self.ring(look.cause)
 
     def claimed(self, look: Look, jobs: Sequence[Claimed]) -> None:
         """Start what was claimed, and note whether there may be more."""
-        self._back(look)
+        self._back(look.wanted)
         self._looked_at = look.asked_at
         self._stats.claims[look.cause] += 1
         self._stats.claimed[look.cause] += len(jobs)
@@ -182,8 +181,8 @@ class Claimer:
             self.floors.doubt()
         self.on_looked()
 
-    def _back(self, look: Look) -> None:
-        self._runner.release(look.wanted)
+    def _back(self, wanted: Wanted) -> None:
+        self._runner.release(wanted)
         self._on_their_way -= 1
         self._end_if_stopped()
 

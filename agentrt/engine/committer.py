@@ -36,6 +36,10 @@ class _Pending:
     doubtful: bool = False  # sent once, answer lost
     settled: bool = False
 
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.attempt.job.id, self.attempt.job.fence
+
 
 Write = Callable[[Sequence[_Pending]], Awaitable[tuple[set[int], Callable[[], None]]]]
 
@@ -59,7 +63,8 @@ class Committer:
 
     def put(self, attempt: Attempt, outcome: Outcome | None, ran_s: float) -> None:
         """Take an outcome. None: the lease was lost, there is nothing to store."""
-        self._queue[attempt.job.id, attempt.job.fence] = _Pending(attempt, outcome, ran_s)
+        item = _Pending(attempt, outcome, ran_s)
+        self._queue[item.key] = item
         self._rung.set()
 
     async def run(self) -> None:
@@ -84,7 +89,6 @@ class Committer:
     async def _flush(self, batch: list[_Pending]) -> None:
         """Store a batch. Raises `StoreError` with what was not settled in the queue again."""
         self._under_way += 1
-        left = {(item.attempt.job.id, item.attempt.job.fence): item for item in batch}
         try:
             for item in batch:
                 if item.outcome is None:
@@ -94,7 +98,7 @@ class Committer:
                 if items:
                     await self._store_items(items, write)
         except BaseException:
-            self._queue = {key: item for key, item in left.items() if not item.settled} | self._queue
+            self._queue = {item.key: item for item in batch if not item.settled} | self._queue
             raise
         finally:
             self._under_way -= 1

@@ -97,7 +97,6 @@ class Doorbell:
                 await self._stand_by()
             await self._store.set_quiet(self._supervisor, False)
             self.on_loud()
-            self._unrung = True
             await self._look_behind()
             await asyncio.sleep(loud_for_s)
 

@@ -379,7 +379,7 @@ begin
    where not s.done   -- nor is a wait written again, whose answer was lost
      and not (not excluded.done and s.fence = excluded.fence and s.tries = excluded.tries and s.due > v_now)
   returning s.job_id, s.step)
-  select coalesce(array_agg(w.job_id || '/' || w.step), '{}') into v_written from w;
+  select coalesce(array_agg(w.job_id || '/' || w.step) filter (where p_usd is not null), '{}') into v_written from w;
   if p_usd is not null then   -- what a reservation covers is booked already
     v_exceeded := (select agentrt.charge(j.account, (u.usd::numeric - u.covered_usd::numeric) * w.times,
                                          (u.tokens - u.covered_tokens) * w.times)
