@@ -207,25 +207,24 @@ class _Redactor:
         now = time.monotonic()
         if now - self._read_at > self._fresh_s:
             self._secrets = _environment_secrets()
-            self._signs_now = self._signs + tuple(codec.dump(secret)[1:-1].lower() for secret in self._secrets)
+            spelled = (_line(secret) for secret in self._secrets)
+            self._signs_now = self._signs + tuple(secret[1:-1].lower() for secret in spelled if secret is not None)
             self._read_at = now
-        line = self._line(event)
-        looked_at = line.lower()
-        for sign in self._signs_now:
-            if sign in looked_at:
-                for name, value in event.items():
-                    if isinstance(value, str):
-                        event[name] = _without(value, self._secrets)
-                line = self._line(event)
-                break
+        line = _line(event)
+        if line is None or any(map(line.lower().__contains__, self._signs_now)):
+            for name, value in event.items():
+                if isinstance(value, str):
+                    event[name] = _without(value, self._secrets)
+            line = _line(event) or json.dumps(event, default=str).encode()
         return line.decode() if self._as_json else event
 
-    @staticmethod
-    def _line(event: MutableMapping[str, Any]) -> bytes:
-        try:
-            return codec.dump(event)
-        except TypeError:  # a lone surrogate, an integer beyond 64 bits
-            return json.dumps(event, default=str).encode()
+
+def _line(value: object) -> bytes | None:
+    """None: it holds what UTF-8 or 64 bits cannot (a lone surrogate, a large integer), and so must be looked at part by part."""
+    try:
+        return codec.dump(value)
+    except TypeError:
+        return None
 
 
 class _StandardError:

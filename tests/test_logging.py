@@ -1,0 +1,33 @@
+"""Log lines: whatever a line holds, it is written, and no secret is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+program = """
+import structlog
+from agentrt.config import setup_logging
+setup_logging("info", as_json=True)
+log = structlog.get_logger("test")
+log.info("plain", text="got the pässword-ü-1 here", address="postgresql://u:hunter2@h/d")
+log.info("surrogate", odd="\\ud800", text="got the pässword-ü-1 here")
+log.info("large", number=2**70, text="got the pässword-ü-1 here", quoted='got the quo"ted-secret here')
+"""
+
+
+@pytest.mark.parametrize("other", [b"another-secret", b"no text \xff\xfe at all"], ids=["text", "not UTF-8"])
+def test_a_line_that_json_can_hardly_hold_is_written_and_holds_no_secret(other: bytes) -> None:
+    secrets = {b"MY_TOKEN": "pässword-ü-1".encode(), b"QUOTED_SECRET": b'quo"ted-secret', b"OTHER_TOKEN": other}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environb, **secrets}, capture_output=True, timeout=60, check=True
+    )
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["event"] for line in lines] == ["plain", "surrogate", "large"]
+    assert [line["text"] for line in lines] == ["got the *** here"] * 3
+    assert lines[0]["address"] == "postgresql://u:***@h/d"
+    assert (lines[2]["number"], lines[2]["quoted"]) == (2**70, "got the *** here")
