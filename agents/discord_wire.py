@@ -225,5 +225,8 @@ def _described(error: BaseException) -> str:
 
 
 def user_agent() -> str:
-    """The form that Discord asks for; a request without may be blocked (developers/reference, User Agent)."""
-    return f"DiscordBot (https://pypi.org/project/agentrt/, {importlib.metadata.version('agentrt')})"
+    """The form that Discord asks for; a request without may be blocked (developers/reference, User Agent).
+
+    The project has no page of its own: the address is of a domain that is kept for such places (RFC 2606).
+    """
+    return f"DiscordBot (https://agentrt.example, {importlib.metadata.version('agentrt')})"

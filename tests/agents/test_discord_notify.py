@@ -49,7 +49,7 @@ async def test_a_notice_arrives_with_mentions_off_and_its_id_is_returned(discord
     (request,) = discord.requests
     assert request.path.endswith("?wait=true")
     # "$url, $versionNumber": https://docs.discord.com/developers/reference#user-agent
-    assert re.fullmatch(r"DiscordBot \(https://pypi\.org/project/agentrt/, \d[\w.]*\)", request.headers["User-Agent"])
+    assert re.fullmatch(r"DiscordBot \(https://agentrt\.example, \d[\w.]*\)", request.headers["User-Agent"])
 
 
 async def test_mentions_name_and_silence_are_as_asked_for(discord: FakeDiscord) -> None:

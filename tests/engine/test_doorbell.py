@@ -1,225 +1,309 @@
-"""Who is not rung looks by itself: nothing that was sent meanwhile is lost, and nothing is found by the poll."""
+"""The doorbell: who looks by himself is not rung, and nothing that was sent meanwhile is lost or left to the poll."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime, timedelta
 
 import asyncpg
 import pytest
 
-import agentrt
 from agentrt import agent
 from agentrt.engine.supervisor import Supervisor
-from agentrt.testing import supervising
+from tests.conftest import supervising
 from tests.support import Sql, eventually
 
-insert = "insert into agentrt.jobs(agent, payload) values ('gated', '{}')"
-quiet = "select count(*) from agentrt.supervisors where quiet"
+soon_s = 10.0  # far below the poll of these tests
+insert = "insert into agentrt.jobs(agent, payload) values ('work', '{\"ms\": 0}') returning id"
+insert_many = (
+    "insert into agentrt.jobs(agent, payload) select 'work', json_build_object('ms', $2::int)"
+    " from generate_series(1, $1::int) returning id"
+)
 
 
-@dataclass
-class Gate:
-    """A supervisor with one slot, which its first job keeps until the gate is opened."""
+@agent
+async def work(ms: int) -> None:
+    await asyncio.sleep(ms / 1000)
 
-    supervisor: Supervisor
-    open: Callable[[], None]
+
+@pytest.fixture
+def gate() -> asyncio.Event:
+    """What the agent `held` waits for."""
+    return asyncio.Event()
 
 
 @asynccontextmanager
-async def full_supervisor(database: str, sql: Sql) -> AsyncIterator[Gate]:
-    """All its slots are taken, more is ready, and its row says that nobody need ring."""
-    gate = asyncio.Event()
-
+async def running(database: str, gate: asyncio.Event, slots: int = 2) -> AsyncIterator[Supervisor]:
     @agent
-    async def gated() -> None:
+    async def held() -> None:
         await gate.wait()
 
-    async with supervising(database, gated, slots=1, poll_s=600, beat_s=10) as supervisor:
-        for _ in range(2):
-            await gated.send()
-        await sql.until_count(quiet, 1)
+    async with supervising(database, work, held, poll_s=600, slots=slots) as supervisor:
+
+        async def well() -> bool:
+            return bool(supervisor.health()["ok"])
+
         try:
-            yield Gate(supervisor, gate.set)
+            await eventually(well)
+            yield supervisor
+            assert supervisor.stats.claimed["poll"] == 0
         finally:
             gate.set()
 
 
-@dataclass
-class Ears:
-    """What a session of its own hears of the bell for new work."""
+async def until_quiet(sql: Sql, quiet: bool) -> None:
+    await sql.until_count(f"select count(*) from agentrt.supervisors where quiet = {quiet}", 1)
 
-    connection: asyncpg.Connection
-    rings: int = 0
-    marks: list[str] = field(default_factory=list)
 
-    @classmethod
-    @asynccontextmanager
-    async def listening(cls, database: str) -> AsyncIterator[Ears]:
-        connection = await asyncpg.connect(database)
-        ears = cls(connection)
+async def fill(sql: Sql) -> None:
+    """All slots taken, more ready: the supervisor becomes quiet."""
+    await sql.run("insert into agentrt.jobs(agent) select 'held' from generate_series(1, 3)")
+    await until_quiet(sql, True)
 
-        def ring(*_: object) -> None:
-            ears.rings += 1
 
-        try:
-            await connection.add_listener("agentrt.ready", ring)
-            await connection.add_listener("mark", lambda _c, _p, _channel, payload: ears.marks.append(str(payload)))
-            yield ears
-        finally:
-            await connection.close()
+class Rings:
+    """The rings for work that a listener hears, counted up to a moment."""
 
-    async def all_heard(self, sql: Sql) -> int:
-        """Hints come in the order of the commits: once the mark is heard, so is all before it."""
-        mark = str(random.random())
-        await sql.run("select pg_notify('mark', $1)", mark)
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._connection = connection
+        self._rings = 0
+        self._markers = 0
+
+    async def listen(self) -> None:
+        await self._connection.add_listener("agentrt.ready", self._heard)
+        await self._connection.add_listener("marker", self._heard)
+
+    def _heard(self, _connection: object, _pid: int, channel: str, _payload: object) -> None:
+        if channel == "marker":
+            self._markers += 1
+        else:
+            self._rings += 1
+
+    async def up_to_now(self, sql: Sql) -> int:
+        """What came since the last look; hints come in the order of the commits, so the marker shows that all are here."""
+        seen = self._markers
+        await sql.run("notify marker")
 
         async def marked() -> bool:
-            return mark in self.marks
+            return self._markers > seen
 
         await eventually(marked)
-        return self.rings
+        rings, self._rings = self._rings, 0
+        return rings
 
 
-async def test_nobody_rings_a_supervisor_whose_slots_are_taken_and_all_that_was_sent_runs(
-    database: str, client: agentrt.Client, sql: Sql
+@pytest.fixture
+async def rings(database: str) -> AsyncIterator[Rings]:
+    connection = await asyncpg.connect(database)
+    rings = Rings(connection)
+    await rings.listen()
+    yield rings
+    await connection.close()
+
+
+@pytest.fixture
+async def others(database: str) -> AsyncIterator[list[asyncpg.Connection]]:
+    """Sessions of six senders."""
+    async with AsyncExitStack() as stack:
+        connections = []
+        for _ in range(6):
+            connections.append(await asyncpg.connect(database))
+            stack.push_async_callback(connections[-1].close)
+        yield connections
+
+
+@asynccontextmanager
+async def moves_noted(sql: Sql) -> AsyncIterator[None]:
+    """Each change of the mark gets a row in `moves`."""
+    await sql.run("""
+        create table moves(quiet boolean, at timestamptz default clock_timestamp());
+        create function note_move() returns trigger language plpgsql as
+          $$begin insert into public.moves values (new.quiet); return null; end$$;
+        create trigger note_move after update of quiet on agentrt.supervisors
+          for each row execute function note_move()""")
+    yield
+    await sql.run("drop trigger note_move on agentrt.supervisors")
+
+
+async def test_nobody_rings_a_supervisor_whose_slots_are_taken_and_what_was_sent_meanwhile_runs(
+    database: str, gate: asyncio.Event, sql: Sql, rings: Rings
 ) -> None:
-    async with full_supervisor(database, sql) as gate, Ears.listening(database) as ears:
-        for _ in range(5):
-            await sql.run(insert)
-        assert await ears.all_heard(sql) == 0
-        gate.open()
-        await sql.until_none_unfinished()
-        await sql.until_count(quiet, 0)
+    async with running(database, gate) as supervisor:
         await sql.run(insert)
-        assert await ears.all_heard(sql) == 1
-        await sql.until_none_unfinished()
-    assert gate.supervisor.stats.claimed["poll"] == 0
+        assert await rings.up_to_now(sql) == 1
+        await fill(sql)
+        await rings.up_to_now(sql)
+        ids = [await sql.value(insert) for _ in range(5)]
+        assert await rings.up_to_now(sql) == 0
+
+        gate.set()
+        for job_id in ids:
+            await sql.until(job_id, "succeeded", within_s=soon_s)
+        await until_quiet(sql, False)
+        await rings.up_to_now(sql)
+        last = await sql.value(insert)
+        assert await rings.up_to_now(sql) == 1
+        await sql.until(last, "succeeded", within_s=soon_s)
+        assert supervisor.stats.claimed["more"] >= len(ids)
 
 
 @pytest.mark.parametrize("savepoint", [False, True])
-async def test_a_transaction_that_read_the_old_mark_and_commits_late_is_looked_for(
-    database: str, client: agentrt.Client, sql: Sql, savepoint: bool
+async def test_a_job_of_a_transaction_that_outlasts_the_quiet_runs_when_it_is_committed(
+    savepoint: bool, database: str, gate: asyncio.Event, sql: Sql, others: list[asyncpg.Connection], rings: Rings
 ) -> None:
-    async with full_supervisor(database, sql) as gate, Ears.listening(database) as ears:
-        late = await asyncpg.connect(database)
-        try:
-            transaction = late.transaction()
-            await transaction.start()
-            if savepoint:
-                async with late.transaction():
-                    await late.execute(insert)
-            else:
-                await late.execute(insert)
-            gate.open()
-            await sql.until_count("select count(*) from agentrt.history", 2)
-            await sql.until_count(quiet, 0)  # loud again, and what was to be found has been found
-            rings = await ears.all_heard(sql)
-            await transaction.commit()
-            await sql.until_count("select count(*) from agentrt.history", 3)
-            assert await ears.all_heard(sql) == rings  # nobody rang: it was looked for
-        finally:
-            await late.close()
-    assert gate.supervisor.stats.claimed["poll"] == 0
-
-
-async def test_an_old_snapshot_rings_whatever_it_reads(database: str, client: agentrt.Client, sql: Sql) -> None:
-    async with full_supervisor(database, sql) as gate, Ears.listening(database) as ears:
-        late = await asyncpg.connect(database)
-        try:
-            async with late.transaction(isolation="repeatable_read"):
-                await late.execute(insert)
-            assert await ears.all_heard(sql) == 1
-        finally:
-            await late.close()
-        gate.open()
+    sender = others[0]
+    async with running(database, gate) as supervisor:
+        await fill(sql)
+        transaction = sender.transaction()
+        await transaction.start()
+        if savepoint:
+            lost = sender.transaction()
+            await lost.start()
+            await sender.fetchval(insert)
+            await lost.rollback()
+            async with sender.transaction():
+                job_id = await sender.fetchval(insert)
+        else:
+            job_id = await sender.fetchval(insert)
+        gate.set()
+        await until_quiet(sql, False)
         await sql.until_none_unfinished()
+        await rings.up_to_now(sql)
+
+        await transaction.commit()
+        assert await rings.up_to_now(sql) == 0
+        await sql.until(job_id, "succeeded", within_s=soon_s)
+        assert supervisor.stats.claimed["quiet"] == 1
 
 
-async def test_who_was_silent_for_long_looks_behind_itself_when_it_beats_again(
-    database: str, client: agentrt.Client, sql: Sql
+async def test_jobs_of_several_transactions_that_outlast_the_quiet_run_one_after_the_other(
+    database: str, gate: asyncio.Event, sql: Sql, others: list[asyncpg.Connection], rings: Rings
 ) -> None:
-    @agent
-    async def gated() -> None:
-        return
+    async with running(database, gate):
+        await fill(sql)
+        transactions = [sender.transaction() for sender in others]
+        ids = []
+        for sender, transaction in zip(others, transactions, strict=True):
+            await transaction.start()
+            ids.append(await sender.fetchval(insert))
+        gate.set()
+        await until_quiet(sql, False)
+        await sql.until_none_unfinished()
+        await rings.up_to_now(sql)
 
-    async with supervising(database, gated, poll_s=600, beat_s=0.3) as supervisor:
-        await gated.ask()
-        async with Ears.listening(database) as ears:
-            async with sql.connection.transaction():  # as the senders saw it while it was silent: nobody to ring
-                await sql.run("update agentrt.supervisors set alive_at = now() - interval '1 min'")
-                await sql.run(insert)
+        for n, (job_id, transaction) in enumerate(zip(ids, transactions, strict=True)):
+            await (transaction.rollback() if n == 2 else transaction.commit())
+            if n != 2:
+                await sql.until(job_id, "succeeded", within_s=soon_s)
+        assert await rings.up_to_now(sql) == 0
+
+
+async def test_a_snapshot_that_is_older_than_the_mark_always_rings(
+    database: str, gate: asyncio.Event, sql: Sql, others: list[asyncpg.Connection], rings: Rings
+) -> None:
+    async with running(database, gate):
+        await fill(sql)
+        sender = others[0]
+        async with sender.transaction(isolation="repeatable_read"):
+            assert await sender.fetchval("select quiet from agentrt.supervisors")
+            gate.set()
+            await until_quiet(sql, False)
             await sql.until_none_unfinished()
-            assert ears.rings == 0
-    assert supervisor.stats.claimed["poll"] == 0
+            await rings.up_to_now(sql)
+            job_id = await sender.fetchval(insert)  # only now does it have a number that others could wait for
+            assert await sender.fetchval("select quiet from agentrt.supervisors")
+        assert await rings.up_to_now(sql) == 1
+        await sql.until(job_id, "succeeded", within_s=soon_s)
 
 
-async def test_a_storm_of_rings_is_waited_out_in_quiet_and_loses_nothing(
-    database: str, client: agentrt.Client, sql: Sql
+async def test_a_supervisor_that_was_silent_for_too_long_to_be_rung_looks_when_it_beats_again(
+    database: str, gate: asyncio.Event, sql: Sql, rings: Rings
 ) -> None:
-    @agent
-    async def gated() -> None:
-        return
+    async with running(database, gate) as supervisor:
 
-    await sql.run("create table marks(quiet boolean, at timestamptz default clock_timestamp())")
-    await sql.run(
-        "create function noted() returns trigger language plpgsql as"
-        " $$ begin insert into marks values (new.quiet); return null; end $$"
-    )
-    await sql.run(
-        "create trigger noted after update on agentrt.supervisors for each row"
-        " when (new.quiet <> old.quiet) execute function noted()"
-    )
-    async with supervising(database, gated, poll_s=600) as supervisor:
-        for _ in range(20):
-            for _ in range(100):
-                await sql.run("select pg_notify('agentrt.ready', '')")
-            await sql.run(insert)
-            if await sql.value("select count(*) from marks where quiet"):
-                break
-        assert await sql.value("select count(*) from marks where quiet") >= 1
+        async def unheard() -> int | None:
+            """A job of which nobody heard. None: the look of every start, which may go on until now, found it."""
+            await rings.up_to_now(sql)
+            async with sql.connection.transaction():
+                await sql.run("update agentrt.supervisors set alive_at = clock_timestamp() - interval '36 s'")
+                job_id: int = await sql.value(insert)
+            assert await rings.up_to_now(sql) == 0
+            return job_id if await sql.state(job_id) == "ready" else None
+
+        job_id = await eventually(unheard)
+        assert job_id is not None
+        supervisor.clock_moved(0)  # so that it beats now
+        await sql.until(job_id, "succeeded", within_s=soon_s)
+
+
+async def test_a_storm_of_rings_is_quietened_and_loses_nothing(
+    database: str, gate: asyncio.Event, sql: Sql, others: list[asyncpg.Connection], rings: Rings
+) -> None:
+    storm = f"do $$ begin for n in 1..300 loop {insert.removesuffix(' returning id')}; commit; end loop; end$$"
+    async with moves_noted(sql), running(database, gate, slots=10_000) as supervisor:
+
+        async def quietened() -> bool:
+            await asyncio.gather(*(sender.execute(storm) for sender in others[:3]))
+            return bool(await sql.value("select count(*) from moves where quiet"))
+
+        await eventually(quietened)
         await sql.until_none_unfinished()
-        await sql.until_count(quiet, 0)
-        await gated.ask()
-    assert supervisor.stats.claimed["poll"] == 0
+        await until_quiet(sql, False)
+        assert supervisor.stats.claimed["quiet"] > 0
+        await rings.up_to_now(sql)
+        job_id = await sql.value(insert)
+        assert await rings.up_to_now(sql) == 1
+        await sql.until(job_id, "succeeded", within_s=soon_s)
 
 
-async def test_random_senders_and_a_supervisor_at_its_limit_lose_nothing(
-    database: str, client: agentrt.Client, sql: Sql
+async def test_the_mark_moves_at_most_ten_times_a_second_however_the_load_swings(
+    database: str, gate: asyncio.Event, sql: Sql
 ) -> None:
-    dice = random.Random(4)
+    async with moves_noted(sql), running(database, gate, slots=1):
+        loop = asyncio.get_running_loop()
+        end = loop.time() + 3
+        while loop.time() < end:
+            await sql.run(insert_many, 2, 25)
+            await sql.until_none_unfinished()
+    moves = [row["at"] for row in await sql.rows("select at from moves order by at")]
+    assert len(moves) >= 4, "it has not moved, so nothing was tried"
+    assert max(_within_a_second(moves, since) for since in moves) <= 10
 
-    @agent
-    async def gated() -> None:
-        await asyncio.sleep(dice.uniform(0, 0.004))
 
-    async def produce(connection: asyncpg.Connection) -> int:
-        committed = 0
-        for _ in range(60):
-            transaction = connection.transaction()
+def _within_a_second(moves: list[datetime], since: datetime) -> int:
+    return sum(since <= at < since + timedelta(seconds=1) for at in moves)
+
+
+async def test_whatever_senders_do_every_committed_job_ends_without_the_poll(
+    database: str, gate: asyncio.Event, sql: Sql, others: list[asyncpg.Connection]
+) -> None:
+    """Each round ends in silence: a job that nobody was rung for is not found by the ring of a later one."""
+    choice = random.Random(12)
+    committed: list[int] = []
+
+    async def send_some(sender: asyncpg.Connection) -> None:
+        for _ in range(choice.randint(1, 2)):
+            await asyncio.sleep(choice.choice((0, 0.1, 0.15, 0.2)))
+            isolation = choice.choice(("read_committed",) * 5 + ("repeatable_read",))
+            transaction = sender.transaction(isolation=isolation)  # type: ignore[arg-type] # one of the names it takes
             await transaction.start()
-            count = dice.randrange(1, 4)
-            for _ in range(count):
-                await connection.execute(insert)
-            if dice.random() < 0.2:
-                await asyncio.sleep(dice.uniform(0, 0.4))  # what is tested: transactions that last
-            if dice.random() < 0.1:
+            rows = await sender.fetch(insert_many, choice.randint(1, 3), choice.randint(0, 15))
+            await asyncio.sleep(choice.choice((0, 0.02, choice.uniform(0, 0.5))))
+            if choice.random() < 0.2:
                 await transaction.rollback()
             else:
                 await transaction.commit()
-                committed += count
-        return committed
+                committed.extend(row["id"] for row in rows)
 
-    connections = [await asyncpg.connect(database) for _ in range(6)]
-    try:
-        async with supervising(database, gated, slots=3, poll_s=600, beat_s=1) as supervisor:
-            sent = sum(await asyncio.gather(*map(produce, connections)))
-            await sql.until_none_unfinished()
-            assert await sql.value("select count(*) from agentrt.history") == sent
-        assert supervisor.stats.claimed["poll"] == 0
-    finally:
-        for connection in connections:
-            await connection.close()
+    async with moves_noted(sql), running(database, gate):
+        for _ in range(12):
+            committed += [row["id"] for row in await sql.rows(insert_many, choice.randint(1, 60), 10)]
+            await asyncio.gather(*(send_some(sender) for sender in others))
+            await sql.until_none_unfinished(within_s=soon_s)
+    assert await sql.value("select count(*) from moves") >= 4
+    ended = await sql.rows("select id, state, attempt from agentrt.history")
+    assert sorted(row["id"] for row in ended) == sorted(committed)
+    assert {(row["state"], row["attempt"]) for row in ended} == {("succeeded", 1)}
