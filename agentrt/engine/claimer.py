@@ -37,6 +37,7 @@ class Claimer:
         self._bell = asyncio.Event()
         self._cause: Cause | None = None
         self._hungry: set[str] = set()  # agents that may have ready jobs that were not claimed for want of slots
+        self._news = 0  # how many times there was a reason to think that any agent may have ready jobs
         self._looked_at = time.monotonic()
         self._first = 0  # the agent that is asked for first; moves on, so that none starves the others
         self._was_full = False  # all slots were taken after the last look
@@ -140,6 +141,7 @@ class Claimer:
         agents, total = self._runner.reserve(ending, claim_max)
         if cause != "more":
             self._hungry = set(self._runner.agents)
+            self._news += 1
         self._was_full = total <= 0
         if total <= 0:
             return None
@@ -148,7 +150,7 @@ class Claimer:
         agents = agents[self._first :] + agents[: self._first]
         floors = self.floors.of([policy.name for policy, _ in agents])
         wanted = Wanted(self._supervisor, tuple(agents), total, not self._runner.runs_alone, floors)
-        return Look(wanted, cause, time.monotonic())
+        return Look(wanted, cause, time.monotonic(), self._news)
 
     def failed(self, look: Look) -> None:
         """The database did not answer: what it would have found is still there."""
@@ -168,12 +170,14 @@ class Claimer:
             got[job.agent] += 1
             self._runner.start(job, look.asked_at, look.cause)
         self.floors.seen(jobs)
-        if len(jobs) < look.wanted.total:  # every agent was looked at: those that gave less than was asked have no more
-            self._hungry -= {policy.name for policy, limit in look.wanted.agents if got[policy.name] < limit}
-        else:
+        filled = len(jobs) == look.wanted.total
+        outdated = look.news != self._news  # a look that came later had to leave out what this one was promised
+        if filled:
             self._hungry = set(self._runner.agents)
-            if self._runner.has_room():
-                self.ring("more")
+        elif not outdated:  # every agent was looked at: those that gave less than was asked have no more
+            self._hungry -= {policy.name for policy, limit in look.wanted.agents if got[policy.name] < limit}
+        if (filled or outdated) and self._hungry and self._runner.has_room():
+            self.ring("more")
         self._was_full = not self._runner.has_room()
         if jobs:
             self.on_claimed(look.asked_at)

@@ -18,6 +18,7 @@ class Look:
     wanted: Wanted
     cause: Cause
     asked_at: float  # before the statement: our idea of the lease must not outlast the database's
+    news: int  # how many times something was heard by then: what came later it may not have seen
 
 
 class Claims(Protocol):
