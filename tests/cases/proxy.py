@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -30,14 +30,16 @@ class Way:
         self._passing.set()
 
     async def carry(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: bytearray | None = None
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        see: Callable[[bytes], None] = lambda _data: None,
     ) -> None:
-        """Carry bytes until one side ends; an end is as late or as lost as bytes are."""
+        """Carry bytes until one side ends; an end is as late or as lost as bytes are. `see` sees them before the other side."""
         with suppress(ConnectionError):
             while True:
                 data = await reader.read(65536)
-                if seen is not None and len(seen) < seen_bytes_max:
-                    seen += data
+                see(data)
                 await self._passing.wait()
                 if self._dropping:
                     if not data:
@@ -57,6 +59,7 @@ class Link:
         self.from_client = Way()
         self.from_server = Way()
         self.seen = bytearray()  # what the client said, so that connections can be told apart
+        self.answers_lost = False
         self._writers = (client, server)
 
     @property
@@ -71,6 +74,10 @@ class Link:
     @property
     def open(self) -> bool:
         return not any(writer.is_closing() for writer in self._writers)
+
+    def lose_answers(self) -> None:
+        self.answers_lost = True
+        self.from_server.drop()
 
     def hold(self) -> None:
         """Silence in both directions, and no end: what a firewall that forgot the connection does."""
@@ -89,6 +96,7 @@ class Proxy:
     def __init__(self, upstream: str) -> None:
         self._upstream = urlsplit(upstream)
         self.links: list[Link] = []
+        self.lost_answer_to: bytes | None = None  # the first link that says this is not answered any more
         self.refused = 0  # connections that ended at once, because the database did not answer
         self._tasks: set[asyncio.Task[None]] = set()
         self.dsn = ""
@@ -116,9 +124,17 @@ class Proxy:
             return
         link = Link(writer, server_writer)
         self.links.append(link)
+
+        def see(data: bytes) -> None:
+            if len(link.seen) < seen_bytes_max:
+                link.seen += data
+            if self.lost_answer_to is not None and self.lost_answer_to in data:
+                self.lost_answer_to = None
+                link.lose_answers()
+
         try:
             await asyncio.gather(
-                link.from_client.carry(reader, server_writer, link.seen), link.from_server.carry(server_reader, writer)
+                link.from_client.carry(reader, server_writer, see), link.from_server.carry(server_reader, writer)
             )
         except asyncio.CancelledError:  # the proxy ends; asyncio complains of a handler that was cancelled
             pass
