@@ -225,7 +225,7 @@ async def test_a_supervisor_that_was_silent_for_too_long_to_be_rung_looks_when_i
     async with running(database, gate) as supervisor:
 
         async def unheard() -> int | None:
-            """A job of which nobody heard. None: the look that every start has, until the transactions before it ended, found it."""
+            """A job of which nobody heard. None: the look of every start, which may go on until now, found it."""
             await rings.up_to_now(sql)
             async with sql.connection.transaction():
                 await sql.run("update agentrt.supervisors set alive_at = clock_timestamp() - interval '36 s'")
