@@ -109,9 +109,12 @@ async def turn(
     like: AgentPolicy | None = None,
     key_state: str | None = None,
 ) -> tuple[set[int], list[Claimed]]:
-    """End these jobs and claim others: the ids whose end was accepted, and what was claimed."""
-    outcomes = [Finish(job.id, job.fence, State.succeeded, "null", key_state=key_state) for job in jobs]
+    """End these jobs and claim others: the ids whose end was accepted, and what was claimed. `key_state`: of those with a key."""
     keyed = {job.agent for job in jobs if job.key is not None}
+    outcomes = [
+        Finish(job.id, job.fence, State.succeeded, "null", key_state=None if job.key is None else key_state)
+        for job in jobs
+    ]
     limited = like is not None and like.limit is not None
     return await store.turn(outcomes, wanted(here, [(like or policy(agent), most)], most), keyed=keyed, limited=limited)
 
