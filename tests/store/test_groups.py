@@ -1,82 +1,212 @@
-"""Sends and steps of concurrent tasks share statements, and each of them succeeds or fails alone."""
+"""Groups: single sends, and steps, of concurrent tasks share statements, and each caller gets its own answer."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
-from agentrt.errors import LeaseLost, StoreError, StoreUnavailable
-from agentrt.model import Finish, State
+import asyncpg
+import pytest
+
+from agentrt.errors import LeaseLost, StoreRefused, StoreUnavailable
+from agentrt.model import State
 from agentrt.store.postgres import PostgresStore
-from tests.store.verbs import claim, message, record, send, send_one
+from tests.cases.proxy import Proxy
+from tests.store.verbs import claim, give_back, in_line, message, outputs, record, row_of, send, send_one, states_of
 from tests.support import Sql
 
+payloads = "select array_agg(payload::text order by payload::text) from agentrt.jobs"
+waiting_from = "pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+waiting = f"select count(*) from {waiting_from}"
 
-async def test_sends_of_many_tasks_share_statements_and_come_back_each_with_its_own(
+
+def numbered(n: int, **more: object) -> dict[str, object]:
+    return {"payload": b"%d" % n, **more}
+
+
+async def send_all(store: PostgresStore, *messages: dict[str, object]) -> list[int | BaseException]:
+    """Each by a task of its own, in this order."""
+    return await asyncio.gather(*(send_one(store, **each) for each in messages), return_exceptions=True)  # type: ignore[arg-type]
+
+
+async def turns(count: int = 5) -> None:
+    """Let the tasks that are new begin."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def locked(database: str, key: str) -> AsyncIterator[None]:
+    """Whoever sends to this mailbox waits."""
+    connection = await asyncpg.connect(database)
+    try:
+        async with connection.transaction():
+            await connection.execute("select agentrt.lock_key('a', $1)", key)
+            yield
+    finally:
+        await connection.close()
+
+
+async def both_under_way(store: PostgresStore, sql: Sql, key: str = "k") -> list[asyncio.Task[int]]:
+    """Two sends that wait for the lock of a mailbox: what is sent now waits for one of them."""
+    tasks = [asyncio.create_task(send_one(store, key=key)) for _ in range(2)]
+    await sql.until_count(waiting, 2)
+    return tasks
+
+
+async def test_sends_of_concurrent_tasks_share_statements_and_each_gets_its_own_id(
     store: PostgresStore, sql: Sql
 ) -> None:
-    await send_one(store)
+    await send_all(store, *(numbered(n) for n in range(3)))
     before = store.statements
-    ids = await asyncio.gather(*(send_one(store, payload=b'{"n": %d}' % n, key=f"k{n % 7}") for n in range(200)))
-    assert store.statements - before <= 10
-    for n, job_id in enumerate(ids):
-        assert await sql.value("select (payload ->> 'n')::int from agentrt.jobs where id = $1", job_id) == n
+    ids = await send_all(store, *(numbered(n) for n in range(10, 460)))
+    assert store.statements - before < 20
+    for job_id, n in zip(ids, range(10, 460), strict=True):
+        assert isinstance(job_id, int)
+        assert await sql.value("select payload::text from agentrt.jobs where id = $1", job_id) == str(n)
+    assert await sql.value("select count(*) from agentrt.jobs") == 453
 
 
-async def test_a_message_that_the_database_refuses_fails_alone(store: PostgresStore, sql: Sql) -> None:
-    payloads = [b"{}"] * 10 + [b"no json"] + [b"{}"] * 10
-    answers = await asyncio.gather(*(send_one(store, payload=each) for each in payloads), return_exceptions=True)
-    assert [isinstance(answer, StoreError) for answer in answers] == [each != b"{}" for each in payloads]
-    assert await sql.value("select count(*) from agentrt.jobs") == 20
+async def test_messages_of_one_mailbox_that_share_a_statement_keep_the_order_of_their_calls(
+    store: PostgresStore,
+) -> None:
+    before = store.statements
+    first = [numbered(n) for n in range(2)]  # they go alone, the others wait for them
+    ids = await send_all(store, *first, *(numbered(n, agent="b", key="zyx"[n % 3]) for n in range(60)))
+    assert store.statements - before == 3
+    order = await in_line(store, "b")
+    for place in range(3):
+        sent = ids[2 + place :: 3]
+        assert [job_id for job_id in order if job_id in sent] == sent
 
 
-async def test_a_sender_that_is_cancelled_takes_no_other_with_it(store: PostgresStore, sql: Sql) -> None:
-    tasks = [asyncio.ensure_future(send_one(store)) for _ in range(20)]
-    await asyncio.sleep(0)  # the first are under way, the others wait for their turn
-    tasks[10].cancel()
-    answers = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [isinstance(answer, asyncio.CancelledError) for answer in answers] == [n == 10 for n in range(20)]
-    assert await sql.value("select count(*) from agentrt.jobs") == 19
-
-
-async def test_a_single_send_goes_at_once_and_alone(store: PostgresStore) -> None:
-    await send_one(store)
-    for _ in range(3):
+async def test_a_single_send_of_an_idle_store_goes_at_once_and_alone(store: PostgresStore) -> None:
+    for _ in range(5):
         before = store.statements
         await send_one(store)
-        assert store.statements == before + 1
+        assert store.statements - before == 1
 
 
-async def test_when_the_answer_is_lost_each_sender_hears_it_and_nothing_is_repeated(
-    store: PostgresStore, sql: Sql
+@pytest.mark.parametrize("bad", [b"{", b'"\x00"'])
+@pytest.mark.parametrize("place", [0, 1, 30])
+async def test_a_message_that_the_database_refuses_fails_alone(
+    store: PostgresStore, sql: Sql, bad: bytes, place: int
 ) -> None:
-    await send_one(store)
-    await sql.run(
-        "create function stop() returns trigger language plpgsql as $$ begin"
-        " if new.agent = 'last' then perform pg_terminate_backend(pg_backend_pid()); end if; return new; end $$"
+    messages = [numbered(n) for n in range(100, 150)]
+    messages.insert(place, {"payload": bad})
+    ids = await send_all(store, *messages)
+    assert isinstance(ids.pop(place), StoreRefused)
+    assert [(await row_of(store, int(str(job_id))))["payload"] for job_id in ids] == [str(n) for n in range(100, 150)]
+    assert await sql.value(payloads) == [str(n) for n in range(100, 150)]
+
+
+async def test_a_caller_cancelled_before_its_message_goes_has_sent_nothing(
+    database: str, store: PostgresStore, sql: Sql
+) -> None:
+    async with locked(database, "k"):
+        tasks = await both_under_way(store, sql)
+        later = [asyncio.create_task(send_one(store, payload=b"%d" % n)) for n in range(5)]
+        await turns()
+        later[2].cancel()
+        await turns()
+    await asyncio.gather(*tasks)
+    ids = await asyncio.gather(*later, return_exceptions=True)
+    assert isinstance(ids.pop(2), asyncio.CancelledError)
+    assert await sql.value("select array_agg(payload::text order by id) from agentrt.jobs where key is null") == list(
+        "0134"
     )
-    await sql.run("create trigger stop before insert on agentrt.jobs for each row execute function stop()")
-    names = ["a"] * 12 + ["last"] * 4
-    answers = await asyncio.gather(*(send_one(store, name) for name in names), return_exceptions=True)
-    lost = [answer for answer in answers if isinstance(answer, BaseException)]
-    assert lost
-    assert all(isinstance(answer, StoreUnavailable) for answer in lost)
-    assert await sql.value("select count(*) from agentrt.jobs") == 1 + len(names) - len(lost)
+    assert await states_of(store, [int(str(job_id)) for job_id in ids]) == [State.ready] * 4
 
 
-async def test_steps_of_many_jobs_share_statements_and_only_who_lost_its_job_hears_so(
-    store: PostgresStore, sql: Sql
+async def test_a_caller_cancelled_while_its_message_goes_takes_no_other_along(
+    database: str, store: PostgresStore, sql: Sql
+) -> None:
+    async with locked(database, "late"):
+        async with locked(database, "k"):
+            tasks = await both_under_way(store, sql)
+            later = [asyncio.create_task(send_one(store, payload=b"%d" % n)) for n in range(5)]
+            later.append(asyncio.create_task(send_one(store, key="late", payload=b"5")))
+            await turns()
+        await asyncio.gather(*tasks)
+        await sql.until_count(waiting, 1)  # the six share a statement now
+        later[2].cancel()
+        await turns()
+    ids = await asyncio.gather(*later, return_exceptions=True)
+    assert isinstance(ids.pop(2), asyncio.CancelledError)
+    rows = await sql.rows("select id, payload::text from agentrt.jobs where key is distinct from 'k' order by id")
+    assert [row["payload"] for row in rows if row["id"] in ids] == list("01345")
+    assert len(rows) <= 6  # whether the cancelled one is there is unknown to its caller; nothing is there twice
+    assert len({row["payload"] for row in rows}) == len(rows)
+
+
+async def test_those_who_wait_go_when_the_callers_under_way_are_cancelled(
+    database: str, store: PostgresStore, sql: Sql
+) -> None:
+    async with locked(database, "k"):
+        tasks = await both_under_way(store, sql)
+        later = [asyncio.create_task(send_one(store, payload=b"%d" % n)) for n in range(5)]
+        await turns()
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        async with asyncio.timeout(20):
+            await asyncio.gather(*later)
+    assert await sql.value(payloads) == list("01234")
+
+
+async def test_steps_of_concurrent_attempts_share_statements_and_only_the_attempt_that_lost_its_job_hears_so(
+    store: PostgresStore,
 ) -> None:
     await send(store, *(message() for _ in range(60)))
     jobs = await claim(store)
-    assert await store.finish([Finish(jobs[7].id, jobs[7].fence, State.succeeded, "1")], keyed=False, limited=False)
+    await give_back(store, jobs[7], jobs[40])
     before = store.statements
-    answers = await asyncio.gather(*(record(store, job, "s#0", str(job.id)) for job in jobs), return_exceptions=True)
-    assert store.statements - before <= 6
-    assert [isinstance(answer, LeaseLost) for answer in answers] == [n == 7 for n in range(60)]
-    rows = await sql.rows("select job_id, output::text as output from agentrt.steps order by job_id")
-    assert [(row["job_id"], row["output"]) for row in rows] == [
-        (job.id, str(job.id)) for job in sorted(jobs, key=lambda job: job.id) if job is not jobs[7]
-    ]
+    found = await asyncio.gather(*(record(store, job, "s#0", str(job.id)) for job in jobs), return_exceptions=True)
+    assert store.statements - before < 10
+    for n, (job, output) in enumerate(zip(jobs, found, strict=True)):
+        if n in (7, 40):
+            assert isinstance(output, LeaseLost)
+            assert f"job {job.id}," in str(output)
+        else:
+            assert output == str(job.id)
+    assert await give_back(store, *jobs) == {job.id for n, job in enumerate(jobs) if n not in (7, 40)}
+    again = {job.id: outputs(job) for job in await claim(store)}
+    assert again == {job.id: {} if n in (7, 40) else {"s#0": str(job.id)} for n, job in enumerate(jobs)}
+
+
+async def test_all_who_share_a_statement_hear_of_its_lost_connection_and_nothing_is_stored(
+    database: str, store: PostgresStore, sql: Sql
+) -> None:
+    async with locked(database, "late"):
+        sent = [send_one(store, payload=b"%d" % n) for n in range(6)] + [send_one(store, key="late")]
+        tasks = [asyncio.ensure_future(each) for each in sent]
+        await sql.until_count(waiting, 1)
+        await sql.run(f"select pg_terminate_backend(pid) from {waiting_from}")
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(each) for each in found] == [int, int] + [StoreUnavailable] * 5
+    assert len({id(each) for each in found[2:]}) == 5  # each may be raised, and get its own traceback
+    assert await sql.value(payloads) == ["0", "1"]
+    assert isinstance(await send_one(store), int)
+
+
+async def test_a_statement_whose_answer_is_lost_is_not_repeated(database: str, sql: Sql) -> None:
+    async with Proxy(database).running() as proxy:
+        store = PostgresStore(proxy.dsn)
+        try:
+            await send_all(store, *(numbered(n) for n in range(100, 110)))
+            for link in proxy.links:
+                link.from_server.drop()
+            tasks = [asyncio.create_task(send_one(store, payload=b"%d" % n)) for n in range(200, 210)]
+            await sql.until_count("select count(*) from agentrt.jobs", 12)  # the two that go alone
+            for link in proxy.links:
+                link.cut()
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            await store.close()
+    assert [type(each) for each in found] == [StoreUnavailable] * 2 + [int] * 8
+    assert await sql.value(payloads) == [str(n) for n in (*range(100, 110), *range(200, 210))]
 
 
 async def test_one_step_of_several_tasks_is_stored_once(store: PostgresStore, sql: Sql) -> None:

@@ -11,10 +11,24 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from agentrt.model import Reschedule, SweepReport
+from agentrt.model import Finish, Reschedule, State, SweepReport
 from agentrt.store.postgres import PostgresStore, lane
 from tests.store.plans import Plan, Plans
-from tests.store.verbs import beat, claim, fail, give_back, here, message, oops, policy, record, send, succeed, wanted
+from tests.store.verbs import (
+    beat,
+    claim,
+    fail,
+    give_back,
+    here,
+    message,
+    oops,
+    policy,
+    record,
+    send,
+    succeed,
+    turn,
+    wanted,
+)
 
 rounds = 7  # a statement that is not pinned is planned for its values five times, and then perhaps for any
 
@@ -32,9 +46,23 @@ select case when n % 10 = 9 then 'other' else 'a' end, k.key, case when k.key is
 # Read from end to end only what holds nothing but what the statement is after: the sweep looks at each lease of what
 # runs now, and due at the front of those that wait.
 read_whole = {("sweep", "jobs_running"), ("sweep", "leases"), ("due", "jobs_due")}
-hot = {"beat", "claim", "finish", "reschedule", "due", "sweep", "renew", "record", "send", "promote", "jobs_gate"}
+hot = {
+    "beat",
+    "claim",
+    "turn",
+    "floors",
+    "finish",
+    "reschedule",
+    "due",
+    "sweep",
+    "renew",
+    "record",
+    "send",
+    "promote",
+    "jobs_gate",
+}
 others = {"lock_keys_of", "bury", "cancel", "retry", "results", "prune_held", "prune_laden", "prune_jobs"}
-small_tables = {"history", "history_default", "supervisors", "migrations"}
+small_tables = {"history", "history_default", "supervisors", "migrations", "ord_seq"}  # a sequence is one row
 
 
 async def walk(store: PostgresStore) -> None:
@@ -63,9 +91,24 @@ async def walk(store: PostgresStore) -> None:
     report = await store.sweep(10, here)
     assert isinstance(report, SweepReport)
     await succeed(store, *(await claim(store, "b")))
+    await turns(store)
     done = await store.prune(-86_400.0, 100, partly=True)  # of a day later: today is due as a whole, too
     while done is not None and done.mark is not None:
         done = await store.prune(-86_400.0, 100, partly=True, mark=done.mark)
+
+
+async def turns(store: PostgresStore) -> None:
+    """Jobs end and others are claimed, above floors and without, of a mailbox and of none, as one and as a batch."""
+    await send(store, *(message("b", key) for key in ("m", "m", "n", "n", None, None, None)))
+    for count in (1, 4):
+        begin = [least or 0 for least in await store.floors(["a", "b"])]
+        jobs = await store.claim(
+            wanted(here, [(policy("a", limit=1_000_000), 8), (policy("b"), 4)], 12, floors=tuple(begin))
+        )
+        await turn(store, *jobs[:count], agent="b", most=2, key_state="1")
+        asked = wanted(here, [(policy("b"), 2)], 2, floors=tuple(begin[10:]))
+        ends = [Finish(job.id, job.fence, State.failed, failure=oops) for job in jobs[count:]]
+        await store.turn(ends, asked, keyed={"b"}, limited=True)
 
 
 def faults(plans: list[Plan]) -> list[str]:

@@ -50,8 +50,15 @@ async def send_one(store: Store, agent: str = "a", key: str | None = None, **mor
     return job_id
 
 
-def wanted(supervisor: UUID, agents: Sequence[tuple[AgentPolicy, int]], total: int, *, alone: bool = True) -> Wanted:
-    return Wanted(supervisor, tuple(agents), total, alone)
+def wanted(
+    supervisor: UUID,
+    agents: Sequence[tuple[AgentPolicy, int]],
+    total: int,
+    *,
+    alone: bool = True,
+    floors: tuple[int, ...] | None = None,
+) -> Wanted:
+    return Wanted(supervisor, tuple(agents), total, alone, floors)
 
 
 async def claim(
@@ -92,6 +99,24 @@ async def fail(store: Store, *jobs: Claimed) -> set[int]:
 
 async def end(store: Store, *outcomes: Finish) -> set[int]:
     return await store.finish(outcomes, keyed=True, limited=False)
+
+
+async def turn(
+    store: Store,
+    *jobs: Claimed,
+    agent: str = "a",
+    most: int = 100,
+    like: AgentPolicy | None = None,
+    key_state: str | None = None,
+) -> tuple[set[int], list[Claimed]]:
+    """End these jobs and claim others: the ids whose end was accepted, and what was claimed. `key_state`: of those with a key."""
+    keyed = {job.agent for job in jobs if job.key is not None}
+    outcomes = [
+        Finish(job.id, job.fence, State.succeeded, "null", key_state=None if job.key is None else key_state)
+        for job in jobs
+    ]
+    limited = like is not None and like.limit is not None
+    return await store.turn(outcomes, wanted(here, [(like or policy(agent), most)], most), keyed=keyed, limited=limited)
 
 
 async def give_back(
