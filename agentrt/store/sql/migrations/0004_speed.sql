@@ -413,18 +413,28 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
-  v_parent record;
-  v_new bigint[] := array(select nextval('agentrt.jobs_id_seq') from generate_subscripts(p_agents, 1));
+  v_parent agentrt.jobs;
+  v_one boolean := cardinality(p_agents) = 1;   -- the usual case, worth fewer statements
+  v_new bigint[];
   v_known bigint[];  -- the jobs that these steps have sent already: the answer to an earlier call was lost
   v_ids bigint[];    -- what counts for each message: known, or the first of its dedup key, or new
   v_holds boolean;   -- whether anybody may wait for the sender
   v_now timestamptz;
   v_take boolean := false;
   v_asks boolean := coalesce(true = any(p_asks), false);
+  v_waits boolean := p_keys is not null or p_dedups is not null or v_asks;   -- perhaps, for others who send
 begin
-  select j.id, coalesce(j.root, j.id) as root, j.hops, j.deadline, j.account, j.key is not null or j.asked as holds_a_mailbox
-    into v_parent from agentrt.jobs j
-   where j.id = p_parent and j.fence = p_fence and coalesce(j.status, '') = 'running';
+  if v_one then
+    v_new := array[nextval('agentrt.jobs_id_seq')];
+  else
+    v_new := array(select nextval('agentrt.jobs_id_seq') from generate_subscripts(p_agents, 1));
+  end if;
+  if v_waits and p_parent is not null then   -- who waits must hold no row
+    select * into v_parent from agentrt.jobs j where j.id = p_parent and j.fence = p_fence and coalesce(j.status, '') = 'running';
+  elsif p_parent is not null then
+    select * into v_parent from agentrt.jobs j where j.id = p_parent and j.fence = p_fence and coalesce(j.status, '') = 'running'
+       for share;
+  end if;
   if p_parent is not null then
     if not found then
       return;
@@ -438,7 +448,7 @@ begin
      group by u.a, u.d order by u.a collate "C", u.d collate "C"
     on conflict do nothing;
   end if;
-  if v_parent.holds_a_mailbox and v_asks then
+  if v_asks and (v_parent.key is not null or v_parent.asked) then
     perform agentrt.lock_cycles();
   end if;
   if p_keys is not null then
@@ -446,7 +456,7 @@ begin
       select distinct u.a collate "C" as a, u.k collate "C" as k from unnest(p_agents, p_keys) u(a, k)
        where u.k is not null order by 1, 2) k;
   end if;
-  if p_parent is not null then
+  if p_parent is not null and v_waits then
     select j.key is not null or j.asked into v_holds from agentrt.jobs j
      where j.id = p_parent and j.fence = p_fence and coalesce(j.status, '') = 'running' for share;
     if not found then   -- it was lost while this waited
@@ -458,7 +468,7 @@ begin
   if p_dedups is not null then
     v_ids := array(select coalesce(u.kn, (select x.job_id from agentrt.dedups x where x.agent = u.a and x.dedup = u.d), u.i)
                      from unnest(p_agents, p_dedups, v_new, v_known) with ordinality u(a, d, i, kn, o) order by u.o);
-  elsif p_parent is not null then
+  elsif array_remove(v_known, null) <> '{}' then
     v_ids := array(select coalesce(u.kn, u.i) from unnest(v_new, v_known) with ordinality u(i, kn, o) order by u.o);
   else
     v_ids := v_new;
@@ -481,7 +491,7 @@ begin
                            watched, asked, status, supervisor, fence, attempt, claimed_at, lease_expires)
   select u.i, u.a, u.k, coalesce(u.p, 5::int2), least(coalesce(u.t, v_now + make_interval(secs => coalesce(u.s, 0))), v_parent.deadline), case when v_take then coalesce(u.m, p_attempts) else u.m end,
          u.b::json,
-         p_parent, v_parent.root, coalesce(v_parent.hops + 1, 0), least(v_parent.deadline, v_now + make_interval(secs => u.dl)),
+         p_parent, coalesce(v_parent.root, v_parent.id), coalesce(v_parent.hops + 1, 0), least(v_parent.deadline, v_now + make_interval(secs => u.dl)),
          v_parent.account, coalesce(u.w, false), coalesce(u.asks, false),
          case when v_take then 'running' else 'ready' end, case when v_take then p_supervisor end, v_take::int, v_take::int,
          case when v_take then v_now end, case when v_take then v_now + make_interval(secs => p_lease) end
@@ -507,6 +517,15 @@ begin
       perform agentrt.require_no_cycle(p_parent, u.i) from unnest(v_ids, v_new, p_keys, p_asks) u(i, n, k, asks)
         where u.asks and (u.k is not null or u.i <> u.n);
     end if;
+  end if;
+  if v_one and (p_supervisor is null or p_keys is null and v_known[1] is null) then
+    n := 1;
+    id := v_ids[1];
+    existed := v_ids[1] <> v_new[1];
+    taken := v_take;
+    deadline_s := extract(epoch from least(v_parent.deadline - v_now, make_interval(secs => p_deadlines[1])));
+    return next;
+    return;
   end if;
   if p_supervisor is not null then   -- also what an earlier call took, whose answer was lost
     return query
