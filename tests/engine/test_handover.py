@@ -10,6 +10,7 @@ import pytest
 
 import agentrt
 from agentrt import Retry, agent
+from agentrt.engine.supervisor import Supervisor
 from agentrt.errors import StoreUnavailable
 from agentrt.model import NewJob, Sender, Sent
 from agentrt.store import Heard
@@ -21,6 +22,7 @@ from tests.cases.proxy import Proxy
 from tests.support import Sql, eventually
 
 soon_s = 5.0  # far below the polls and leases of these tests
+heard_all = "a bell of nobody's, rung after all others"
 
 
 class FirstAnswer(PostgresStore):
@@ -31,7 +33,7 @@ class FirstAnswer(PostgresStore):
         self.stored = asyncio.Event()
         self.let_through = asyncio.Event()
         self.lost = False
-        self.rung = asyncio.Event()
+        self.heard_all = asyncio.Event()
 
     async def horizon(self) -> tuple[int, int]:
         """Never answered: the looks behind of a start would find what the test is about."""
@@ -50,8 +52,8 @@ class FirstAnswer(PostgresStore):
     async def listen(self, heard: Heard) -> PostgresNotifier:
         def hear(channel: str, payload: str) -> None:
             heard(channel, payload)
-            if channel == "ready":
-                self.rung.set()
+            if payload == heard_all:
+                self.heard_all.set()
 
         return await super().listen(hear)
 
@@ -64,6 +66,15 @@ async def insert(sql: Sql, name: str, key: str | None = None, payload: str = "{}
         payload,
     )
     return job_id
+
+
+async def rung(supervisor: Supervisor) -> None:
+    """Wait until it hears of all that comes."""
+
+    async def looks() -> bool:
+        return bool(supervisor.health()["ok"])
+
+    await eventually(looks, what="a supervisor that listens and has beaten")
 
 
 async def test_a_message_that_is_claimed_while_the_answer_to_its_send_is_lost_runs_once(
@@ -88,6 +99,7 @@ async def test_a_message_that_is_claimed_while_the_answer_to_its_send_is_lost_ru
     store.lost = True
     try:
         async with supervising_on(store, parent, child, poll_s=600, drain_s=0.5) as supervisor:
+            await rung(supervisor)
             await insert(sql, "child", "k", '{"n": 1}')
             await eventually(lambda: sql.value("select status = 'running' from agentrt.jobs"))
             parent_id = await insert(sql, "parent")
@@ -122,6 +134,7 @@ async def test_a_message_that_is_handed_over_with_an_answer_that_is_lost_runs_on
     store.let_through.set()
     try:
         async with supervising_on(store, parent, once, lease_s=600, poll_s=600, drain_s=0.5) as supervisor:
+            await rung(supervisor)
             await insert(sql, "parent")
             await sql.until_none_unfinished(within_s=soon_s)
             assert supervisor.stats.outcomes == {"succeeded": 2}
@@ -198,12 +211,13 @@ async def test_a_job_that_comes_while_its_slot_is_kept_for_a_message_that_is_not
     store = FirstAnswer(database)
     try:
         async with supervising_on(store, parent, child, other, slots=2, poll_s=600, drain_s=0.5) as supervisor:
+            await rung(supervisor)
             await insert(sql, "child", "k", due="now() + interval '1 h'")
             parent_id = await insert(sql, "parent")
             await store.stored.wait()
-            store.rung.clear()
             await insert(sql, "other")
-            await store.rung.wait()
+            await sql.run("select pg_notify('agentrt.bell', $1)", heard_all)
+            await store.heard_all.wait()
             for _ in range(10):  # turns of the loop: the ring is answered as far as it can be
                 await asyncio.sleep(0)
             store.let_through.set()
