@@ -97,6 +97,7 @@ class Proxy:
         self._upstream = urlsplit(upstream)
         self.links: list[Link] = []
         self.lost_answer_to: bytes | None = None  # the first link that says this is not answered any more
+        self.late_answer_to: bytes | None = None  # what answers the first link that says this is held
         self.refused = 0  # connections that ended at once, because the database did not answer
         self._tasks: set[asyncio.Task[None]] = set()
         self.dsn = ""
@@ -131,6 +132,9 @@ class Proxy:
             if self.lost_answer_to is not None and self.lost_answer_to in data:
                 self.lost_answer_to = None
                 link.lose_answers()
+            if self.late_answer_to is not None and self.late_answer_to in data:
+                self.late_answer_to = None
+                link.from_server.hold()
 
         try:
             await asyncio.gather(

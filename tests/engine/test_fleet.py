@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
+import pytest
+
 import agentrt
 from agentrt import agent
 from agentrt.engine import doorbell
@@ -52,3 +54,73 @@ async def test_of_a_fleet_only_two_listen_and_the_others_step_forward_when_those
         await sql.until_count("select count(*) from agentrt.supervisors where not standby and not quiet", 2)
         assert sum(each.stats.claimed["poll"] for each in spare) == 0
         assert await echo.ask(3) == 3
+
+
+soon_s = 8.0
+ahead = """
+insert into agentrt.supervisors(id, host, pid, agents, slots, started_at)
+select gen_random_uuid(), 'here', n, $1, 1, now() - interval '1 h' from generate_series(1, $2) n
+"""
+held_by_one = """
+insert into agentrt.jobs(agent, payload, run_after) values ('echo', '{"x": 4}', 'infinity') returning id
+"""
+hold = """
+update agentrt.jobs set status = 'running', supervisor = (select id from agentrt.supervisors where host = 'here' limit 1),
+       attempt = 1, fence = 1, max_attempts = 5, claimed_at = now(), lease_expires = now() + interval '0.5 s'
+ where id = $1
+"""
+
+
+async def stands_by_behind(sql: Sql, *agents: str) -> None:
+    """Enough that listen, seen by the one that runs as the processes of others, and it has stepped back."""
+    await sql.run(ahead, list(agents), doorbell.listeners_enough)
+    await sql.until_count(waiting, 1)
+
+
+async def a_beat_of(sql: Sql, supervisor: Supervisor) -> None:
+    beat_at = "select alive_at from agentrt.supervisors where id = $1"
+    before = await sql.value(beat_at, supervisor.id)
+
+    async def again() -> bool:
+        return bool(await sql.value(beat_at, supervisor.id) > before)
+
+    await eventually(again)
+
+
+async def test_who_stands_by_sees_to_what_those_ahead_left_when_they_died(database: str, sql: Sql) -> None:
+    async with supervising(database, echo, beat_s=0.2, lease_s=1.0, poll_s=600.0) as spare:
+        await stands_by_behind(sql, "echo")
+        held = await sql.value(held_by_one)
+        await sql.run(hold, held)
+        due = await sql.value(
+            """insert into agentrt.jobs(agent, payload, run_after) values ('echo', '{"x": 5}', now() + interval '0.5 s')
+            returning id"""
+        )
+        # They are dead for so long that nobody counts them any more.
+        await sql.run("update agentrt.supervisors set alive_at = alive_at - interval '1 min' where host = 'here'")
+        await sql.until(due, "succeeded", within_s=soon_s)
+        ended = await sql.until(held, "succeeded", within_s=soon_s)
+        assert ended["attempt_count"] == 2
+        assert await sql.value(waiting) == 0
+        assert spare.stats.claimed["poll"] == 0
+
+
+async def test_who_stepped_forward_for_a_job_hears_what_is_said_to_it_until_it_has_ended(
+    database: str, client: agentrt.Client, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doorbell, "spare_look_s", 0.1)  # it finds work long before its next beat
+
+    @agent
+    async def asks() -> str:
+        return await agentrt.decide("Which?", ["yes", "no"])
+
+    async with supervising(database, echo, asks, beat_s=1.5, poll_s=600.0) as spare:
+        await stands_by_behind(sql, "asks", "echo")
+        await a_beat_of(sql, spare)
+        job_id = await sql.value("insert into agentrt.jobs(agent) values ('asks') returning id")
+        decision_id = await eventually(lambda: sql.value("select id from agentrt.decisions where job_id = $1", job_id))
+        await a_beat_of(sql, spare)
+        assert await sql.value(waiting) == 0
+        await client.decide(decision_id, "yes", by="me")
+        await sql.until(job_id, "succeeded", within_s=soon_s)
+        await sql.until_count(waiting, 1)  # and then it is not needed

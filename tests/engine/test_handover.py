@@ -1,0 +1,231 @@
+"""Messages that a process hands over to itself in the statement that stores them: each runs once, and nothing waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import agentrt
+from agentrt import Retry, agent
+from agentrt.engine.supervisor import Supervisor
+from agentrt.errors import StoreUnavailable
+from agentrt.model import NewJob, Sender, Sent
+from agentrt.store import Heard
+from agentrt.store.postgres import PostgresStore
+from agentrt.store.postgres.listener import PostgresNotifier
+from agentrt.testing import supervising
+from agentrt.testing.inside import supervising_on
+from tests.cases.proxy import Proxy
+from tests.support import Sql, eventually
+
+soon_s = 5.0  # far below the polls and leases of these tests
+heard_all = "a bell of nobody's, rung after all others"
+
+
+class FirstAnswer(PostgresStore):
+    """A store in which something befalls the answer to the first message that an attempt sends, when it is stored."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn)
+        self.stored = asyncio.Event()
+        self.let_through = asyncio.Event()
+        self.lost = False
+        self.heard_all = asyncio.Event()
+
+    async def horizon(self) -> tuple[int, int]:
+        """Never answered: the looks behind of a start would find what the test is about."""
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(self, jobs: Sequence[NewJob], connection: Any = None, sender: Sender | None = None) -> list[Sent]:
+        answer = await super().send(jobs, connection, sender)
+        if sender is not None and not self.stored.is_set():
+            self.stored.set()
+            await self.let_through.wait()
+            if self.lost:
+                raise StoreUnavailable("the link is gone")
+        return answer
+
+    async def listen(self, heard: Heard) -> PostgresNotifier:
+        def hear(channel: str, payload: str) -> None:
+            heard(channel, payload)
+            if payload == heard_all:
+                self.heard_all.set()
+
+        return await super().listen(hear)
+
+
+async def insert(sql: Sql, name: str, key: str | None = None, payload: str = "{}", due: str = "now()") -> int:
+    job_id: int = await sql.value(
+        f"insert into agentrt.jobs(agent, key, payload, run_after) values ($1, $2, $3::json, {due}) returning id",
+        name,
+        key,
+        payload,
+    )
+    return job_id
+
+
+async def rung(supervisor: Supervisor) -> None:
+    """Wait until it hears of all that comes."""
+
+    async def looks() -> bool:
+        return bool(supervisor.health()["ok"])
+
+    await eventually(looks, what="a supervisor that listens and has beaten")
+
+
+async def test_a_message_that_is_claimed_while_the_answer_to_its_send_is_lost_runs_once(
+    database: str, sql: Sql
+) -> None:
+    runs: list[int] = []
+    ends = {1: asyncio.Event(), 2: asyncio.Event()}
+
+    @agent
+    async def child(n: int) -> None:
+        runs.append(n)
+        await ends[n].wait()
+
+    @agent
+    async def parent() -> None:
+        await child["k"].send(2)
+
+    async def runs_next() -> bool:
+        return 2 in runs
+
+    store = FirstAnswer(database)
+    store.lost = True
+    try:
+        async with supervising_on(store, parent, child, poll_s=600, drain_s=0.5) as supervisor:
+            await rung(supervisor)
+            await insert(sql, "child", "k", '{"n": 1}')
+            await eventually(lambda: sql.value("select status = 'running' from agentrt.jobs"))
+            parent_id = await insert(sql, "parent")
+            await store.stored.wait()  # behind the first of its mailbox, so it is not handed over
+            ends[1].set()
+            await eventually(runs_next)  # claimed as any other
+            store.let_through.set()
+            await sql.until(parent_id, "succeeded")  # the send was repeated
+            ends[2].set()
+            await sql.until_none_unfinished()
+            assert supervisor.stats.outcomes == {"succeeded": 3}
+    finally:
+        await store.close()
+    assert runs == [1, 2]
+
+
+async def test_a_message_that_is_handed_over_with_an_answer_that_is_lost_runs_once_and_at_once(
+    database: str, sql: Sql
+) -> None:
+    attempts: list[int] = []
+
+    @agent(retry=Retry(max_attempts=1))
+    async def once() -> None:
+        attempts.append(agentrt.current().attempt)
+
+    @agent
+    async def parent() -> None:
+        await once.send()
+
+    store = FirstAnswer(database)
+    store.lost = True
+    store.let_through.set()
+    try:
+        async with supervising_on(store, parent, once, lease_s=600, poll_s=600, drain_s=0.5) as supervisor:
+            await rung(supervisor)
+            await insert(sql, "parent")
+            await sql.until_none_unfinished(within_s=soon_s)
+            assert supervisor.stats.outcomes == {"succeeded": 2}
+    finally:
+        await store.close()
+    assert attempts == [1]
+
+
+async def test_a_message_whose_sender_is_cancelled_before_the_answer_is_here_runs_at_once(
+    database: str, sql: Sql
+) -> None:
+    limits: list[asyncio.Timeout] = []
+    begin, cancelled, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    attempts: list[int] = []
+
+    @agent(retry=Retry(max_attempts=1))
+    async def once(word: str) -> None:
+        attempts.append(agentrt.current().attempt)
+
+    @agent
+    async def parent() -> None:
+        await begin.wait()
+        try:
+            async with asyncio.timeout(None) as limit:
+                limits.append(limit)
+                await once.send("otter")
+        except TimeoutError:
+            cancelled.set()
+        await over.wait()
+
+    async def ran() -> bool:
+        return bool(attempts)
+
+    async with (
+        Proxy(database).running() as proxy,
+        supervising(proxy.dsn, once, parent, lease_s=600, poll_s=600, drain_s=0.5),
+    ):
+        await insert(sql, "parent")
+        proxy.late_answer_to = b"otter"
+        begin.set()
+        await sql.until_count("select count(*) from agentrt.jobs where agent = 'once'", 1)  # it is committed
+        limits[0].reschedule(asyncio.get_running_loop().time())
+        for _ in range(10):  # turns of the loop: the cancellation gets as far as it can
+            await asyncio.sleep(0)
+        for link in proxy.links:
+            link.from_server.release()
+        async with asyncio.timeout(soon_s):
+            await cancelled.wait()
+        await eventually(ran, within_s=soon_s)
+        over.set()
+        await sql.until_none_unfinished()
+    assert attempts == [1]
+    assert await sql.value("select count(*) from agentrt.attempts") == 0
+
+
+@pytest.mark.parametrize("why", ["it is due later", "it is behind another of its mailbox"])
+async def test_a_job_that_comes_while_its_slot_is_kept_for_a_message_that_is_not_handed_over_runs_at_once(
+    why: str, database: str, sql: Sql
+) -> None:
+    ran, end = asyncio.Event(), asyncio.Event()
+
+    @agent
+    async def child() -> None: ...
+
+    @agent
+    async def other() -> None:
+        ran.set()
+
+    @agent
+    async def parent() -> None:
+        await (child["k"] if why == "it is behind another of its mailbox" else child.options(delay_s=3600)).send()
+        await end.wait()
+
+    store = FirstAnswer(database)
+    try:
+        async with supervising_on(store, parent, child, other, slots=2, poll_s=600, drain_s=0.5) as supervisor:
+            await rung(supervisor)
+            await insert(sql, "child", "k", due="now() + interval '1 h'")
+            parent_id = await insert(sql, "parent")
+            await store.stored.wait()
+            await insert(sql, "other")
+            await sql.run("select pg_notify('agentrt.bell', $1)", heard_all)
+            await store.heard_all.wait()
+            for _ in range(10):  # turns of the loop: the ring is answered as far as it can be
+                await asyncio.sleep(0)
+            store.let_through.set()
+            async with asyncio.timeout(soon_s):
+                await ran.wait()
+            assert await sql.state(parent_id) == "running"
+            end.set()
+            await sql.until(parent_id, "succeeded")
+            assert supervisor.stats.claimed["poll"] == 0
+    finally:
+        await store.close()
