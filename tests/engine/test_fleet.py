@@ -112,7 +112,7 @@ async def test_who_stepped_forward_for_a_job_hears_what_is_said_to_it_until_it_h
 
     @agent
     async def asks() -> str:
-        return await agentrt.decide("Which?", ["yes", "no"])
+        return (await agentrt.decide("Which?", ["yes", "no"])).option
 
     async with supervising(database, echo, asks, beat_s=1.5, poll_s=600.0) as spare:
         await stands_by_behind(sql, "asks", "echo")
