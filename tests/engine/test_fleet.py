@@ -114,7 +114,7 @@ async def test_who_stepped_forward_for_a_job_hears_what_is_said_to_it_until_it_h
     async def asks() -> str:
         return (await agentrt.decide("Which?", ["yes", "no"])).option
 
-    async with supervising(database, echo, asks, beat_s=1.5, poll_s=600.0) as spare:
+    async with supervising(database, echo, asks, beat_s=1.0, poll_s=600.0) as spare:
         await stands_by_behind(sql, "asks", "echo")
         await a_beat_of(sql, spare)
         job_id = await sql.value("insert into agentrt.jobs(agent) values ('asks') returning id")
@@ -123,4 +123,3 @@ async def test_who_stepped_forward_for_a_job_hears_what_is_said_to_it_until_it_h
         assert await sql.value(waiting) == 0
         await client.decide(decision_id, "yes", by="me")
         await sql.until(job_id, "succeeded", within_s=soon_s)
-        await sql.until_count(waiting, 1)  # and then it is not needed
