@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
-import asyncpg
 import pytest
 
 from agentrt.errors import LeaseLost, StoreRefused, StoreUnavailable
@@ -14,9 +12,10 @@ from agentrt.model import State
 from agentrt.store.postgres import PostgresStore
 from tests.cases.proxy import Proxy
 from tests.store.verbs import claim, give_back, in_line, message, outputs, record, row_of, send, send_one, states_of
-from tests.support import Sql
+from tests.support import Sql, locked
 
 payloads = "select array_agg(payload::text order by payload::text) from agentrt.jobs"
+soon_s = 5.0
 waiting_from = "pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 waiting = f"select count(*) from {waiting_from}"
 
@@ -34,18 +33,6 @@ async def turns(count: int = 5) -> None:
     """Let the tasks that are new begin."""
     for _ in range(count):
         await asyncio.sleep(0)
-
-
-@asynccontextmanager
-async def locked(database: str, key: str) -> AsyncIterator[None]:
-    """Whoever sends to this mailbox waits."""
-    connection = await asyncpg.connect(database)
-    try:
-        async with connection.transaction():
-            await connection.execute("select agentrt.lock_key('a', $1)", key)
-            yield
-    finally:
-        await connection.close()
 
 
 async def both_under_way(store: PostgresStore, sql: Sql, key: str = "k") -> list[asyncio.Task[int]]:
@@ -154,6 +141,20 @@ async def test_those_who_wait_go_when_the_callers_under_way_are_cancelled(
         async with asyncio.timeout(20):
             await asyncio.gather(*later)
     assert await sql.value(payloads) == list("01234")
+
+
+async def test_a_mailbox_that_is_locked_holds_up_no_message_without_a_key(
+    database: str, store: PostgresStore, sql: Sql
+) -> None:
+    async with locked(database, "k"):
+        held = await both_under_way(store, sql)
+        held += [asyncio.create_task(send_one(store, key="k")) for _ in range(20)]
+        await turns()
+        async with asyncio.timeout(soon_s):
+            ids = await asyncio.gather(*(send_one(store) for _ in range(20)))
+        assert await states_of(store, ids) == [State.ready] * 20
+        assert not any(task.done() for task in held)
+    assert len(set(await asyncio.gather(*held))) == 22
 
 
 async def test_steps_of_concurrent_attempts_share_statements_and_only_the_attempt_that_lost_its_job_hears_so(
