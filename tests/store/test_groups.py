@@ -11,7 +11,20 @@ from agentrt.errors import LeaseLost, StoreRefused, StoreUnavailable
 from agentrt.model import State
 from agentrt.store.postgres import PostgresStore
 from tests.cases.proxy import Proxy
-from tests.store.verbs import claim, give_back, in_line, message, outputs, record, row_of, send, send_one, states_of
+from tests.store.verbs import (
+    claim,
+    claim_one,
+    give_back,
+    in_line,
+    message,
+    outputs,
+    record,
+    row_of,
+    running_one,
+    send,
+    send_one,
+    states_of,
+)
 from tests.support import Sql, locked
 
 payloads = "select array_agg(payload::text order by payload::text) from agentrt.jobs"
@@ -175,6 +188,27 @@ async def test_steps_of_concurrent_attempts_share_statements_and_only_the_attemp
     assert await give_back(store, *jobs) == {job.id for n, job in enumerate(jobs) if n not in (7, 40)}
     again = {job.id: outputs(job) for job in await claim(store)}
     assert again == {job.id: {} if n in (7, 40) else {"s#0": str(job.id)} for n, job in enumerate(jobs)}
+
+
+async def test_of_two_attempts_of_a_job_that_share_a_statement_the_one_that_lost_it_records_nothing(
+    store: PostgresStore, sql: Sql
+) -> None:
+    late = await running_one(store)
+    assert await give_back(store, late) == {late.id}
+    current = await claim_one(store)
+    await send(store, *(message("b") for _ in range(4)))
+    first = [
+        record(store, job, "s#0", "0") for job in await claim(store, "b")
+    ]  # two go alone, the others wait for them
+    pair = [record(store, late, "late#0", '"late"'), record(store, current, "current#0", '"current"')]
+    before = store.statements
+    found = (await asyncio.gather(*first, *pair, return_exceptions=True))[-2:]
+    assert store.statements - before < len(first) + len(pair)
+    assert isinstance(found[0], LeaseLost)
+    assert found[1] == '"current"'
+    assert await sql.rows("select step, fence from agentrt.steps where job_id = $1", late.id) == [
+        {"step": "current#0", "fence": current.fence}
+    ]
 
 
 async def test_all_who_share_a_statement_hear_of_its_lost_connection_and_nothing_is_stored(
