@@ -70,8 +70,11 @@ class HandOver(Protocol):
     def offer(self, agent: str) -> Wanted | None:
         """Set a slot aside for a message to this agent while it is sent; None: it is not run here, or there is no room."""
 
-    def handed(self, wanted: Wanted, asked_at: float, job: Claimed | None) -> None:
-        """Start the job that was handed over by a statement begun at `asked_at`; None: it was not. Every slot comes back."""
+    async def hand(self, wanted: Wanted, send: Callable[[], Awaitable[tuple[R, Claimed | None]]]) -> R:
+        """Send into the slot that was set aside, through outages, and start what was handed over (None: it was not).
+
+        A caller that is cancelled meanwhile does not end it: what has been stored in our name runs nowhere else.
+        """
 
 
 @dataclass(slots=True, eq=False)

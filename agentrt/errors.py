@@ -65,6 +65,10 @@ class StoreRefused(StoreError):
     """The database refused the values of a statement (class 22, 23 or 54 of PostgreSQL's error codes). Nothing was written."""
 
 
+class StoreBusy(StoreError):
+    """Somebody else's transaction holds a lock for longer than the statement may wait. Nothing was written."""
+
+
 class SchemaOutdated(StoreError):
     """The tables are older or newer than this agentrt; the text says which command mends it."""
 

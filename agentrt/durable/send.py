@@ -66,19 +66,19 @@ async def _send(attempt: Attempt, jobs: Sequence[NewJob], client: Client, connec
 async def _send_one(attempt: Attempt, job: NewJob, client: Client) -> Sent:
     """A message to an agent that this process runs, and has a slot for, is handed over by the statement that stores it."""
     hand_over = attempt.hand_over
-    wanted = None if hand_over is None else hand_over.offer(job.agent)
+    later = job.delay_s > 0 or job.run_at is not None
+    wanted = None if hand_over is None or later else hand_over.offer(job.agent)
     if hand_over is None or wanted is None:
         (sent,) = await client.send([job], sender=attempt.owner)
         return sent
-    taken: Claimed | None = None
-    asked_at = time.monotonic()  # before the statement: our idea of the lease must not outlast the database's
-    try:
-        (sent,) = await client.send([job], sender=replace(attempt.owner, takes=wanted))
-        if sent.taken is not None:
-            taken = _claimed(attempt, job, sent.id, sent.taken, wanted.agents[0][0])
-        return sent
-    finally:
-        hand_over.handed(wanted, asked_at, taken)
+    sender = replace(attempt.owner, takes=wanted)
+    policy, _ = wanted.agents[0]
+
+    async def send() -> tuple[Sent, Claimed | None]:
+        (sent,) = await attempt.store.send([job], None, sender)
+        return sent, None if sent.taken is None else _claimed(attempt, job, sent.id, sent.taken, policy)
+
+    return await hand_over.hand(wanted, send)
 
 
 def _claimed(attempt: Attempt, job: NewJob, job_id: int, taken: Taken, policy: AgentPolicy) -> Claimed:

@@ -9,19 +9,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 from uuid import UUID
 
 import structlog
 
+from agentrt.context import through_outages
 from agentrt.engine.floors import Floors
 from agentrt.engine.look import Look
 from agentrt.engine.runner import Runner
 from agentrt.engine.stats import Cause, Stats
+from agentrt.errors import LeaseLost
 from agentrt.model import Claimed, Wanted
 from agentrt.store import Store
 
 log = structlog.get_logger("agentrt.claimer")
+R = TypeVar("R")
 claim_max = 100  # measured: larger batches are slower
 
 
@@ -127,13 +131,41 @@ class Claimer:
         self._on_their_way += 1
         return Wanted(self._supervisor, tuple(agents), total, False, self.floors.of([agent]))
 
-    def handed(self, wanted: Wanted, asked_at: float, job: Claimed | None) -> None:
-        """Start what was handed over; None: it was not, and its end is not known here."""
+    async def hand(self, wanted: Wanted, send: Callable[[], Awaitable[tuple[R, Claimed | None]]]) -> R:
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._runner.spawn(self._hand(wanted, send, answer))
+        return await answer
+
+    async def _hand(
+        self, wanted: Wanted, send: Callable[[], Awaitable[tuple[R, Claimed | None]]], answer: asyncio.Future[R]
+    ) -> None:
+        asked_at = 0.0
+
+        async def once() -> tuple[R, Claimed | None]:
+            nonlocal asked_at
+            asked_at = time.monotonic()  # before the statement: our idea of the lease must not outlast the database's
+            return await send()
+
+        job: Claimed | None = None
+        try:
+            sent, job = await through_outages(once)
+            if not answer.done():  # else the caller was cancelled
+                answer.set_result(sent)
+        except (Exception, LeaseLost) as error:
+            if not answer.done():
+                answer.set_exception(error)
+        finally:
+            answer.cancel()  # if it is not done: this task was cancelled
+            self._handed(wanted, asked_at, job)
+
+    def _handed(self, wanted: Wanted, asked_at: float, job: Claimed | None) -> None:
         self._back(wanted)
         if job is not None:
             self._stats.claimed["sent"] += 1
             self._runner.start(job, asked_at, "sent")
             self.on_claimed(asked_at)
+        elif self._hungry and self._runner.has_room():  # a look that came meanwhile had to do without this slot
+            self.ring("more")
 
     def _look(self, cause: Cause, ending: Counter[str]) -> Look | None:
         if self.stopping:
@@ -148,13 +180,14 @@ class Claimer:
         self._on_their_way += 1
         self._first = (self._first + 1) % len(agents)
         agents = agents[self._first :] + agents[: self._first]
-        floors = self.floors.of([policy.name for policy, _ in agents])
+        floors = None if cause == "poll" else self.floors.of([policy.name for policy, _ in agents])
         wanted = Wanted(self._supervisor, tuple(agents), total, not self._runner.runs_alone, floors)
         return Look(wanted, cause, time.monotonic(), self._news)
 
     def failed(self, look: Look) -> None:
         """The database did not answer: what it would have found is still there."""
         self._back(look.wanted)
+        self.floors.doubt()  # what it had locked, others may have left out
         self.ring(look.cause)
 
     def claimed(self, look: Look, jobs: Sequence[Claimed]) -> None:
@@ -181,7 +214,7 @@ class Claimer:
         self._was_full = not self._runner.has_room()
         if jobs:
             self.on_claimed(look.asked_at)
-        elif look.cause == "notify":
+        else:
             self.floors.doubt()
         self.on_looked()
 

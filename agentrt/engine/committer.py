@@ -19,7 +19,7 @@ from agentrt.config import redact
 from agentrt.context import Attempt
 from agentrt.engine.look import Claims
 from agentrt.engine.stats import Stats
-from agentrt.errors import StoreRefused, StoreUnavailable
+from agentrt.errors import StoreBusy, StoreRefused, StoreUnavailable
 from agentrt.model import Failure, Finish, Outcome, Park, Reschedule, State
 from agentrt.store import Store
 
@@ -83,8 +83,8 @@ class Committer:
             count = 0 if self._under_way else count
         elif not self._under_way:
             count = (count + 1) // 2
-        keys = list(islice(self._queue, min(count, flush_max)))
-        return [self._queue.pop(key) for key in keys]
+        keys = dict(islice(self._queue, min(count, flush_max)))  # of two attempts of one job the later one
+        return [self._queue.pop(key) for key in keys.items()]
 
     async def _flush(self, batch: list[_Pending]) -> None:
         """Store a batch. Raises `StoreError` with what was not settled in the queue again."""
@@ -116,6 +116,9 @@ class Committer:
             return await self._store.finish(outcomes, keyed=bool(keyed), limited=limited), _nothing
         try:
             accepted, jobs = await self._store.turn(outcomes, look.wanted, keyed=keyed, limited=limited)
+        except StoreBusy:  # an end may have to wait, but no slot and no lease with it
+            claims.failed(look)
+            return await self._store.finish(outcomes, keyed=bool(keyed), limited=limited), _nothing
         except BaseException:
             claims.failed(look)
             raise

@@ -5,7 +5,7 @@ wants it. This one does not (it is *quiet*) while
   full   all its slots are taken and more is ready: each end of a job claims the next one anyway;
   storm  rings come faster than it can answer them: it looks every few milliseconds until nothing is found;
   spare  it is idle and enough others listen for its agents: it closes its listening session, which each ring would wake,
-         looks once a second, and steps forward when it finds work.
+         looks once a second, and steps forward when it finds work or too few others are left.
 A sender whose transaction began before the quiet ended may have read the old mark and rung nobody. So whoever becomes loud
 again looks until each transaction that was under way at that moment has ended. No lock is taken and nobody waits.
 """
@@ -39,6 +39,7 @@ storm_look_s = 0.005
 storm_over_s = 0.1
 listeners_enough = 2
 spare_look_s = 1.0
+spare_round = 5  # looks, until leases and delayed jobs are looked at
 
 
 class Doorbell:
@@ -54,12 +55,14 @@ class Doorbell:
         self._unrung = True
         self._storm = False
         self._spare = False
+        self._enough = False  # others listen
         self._claimed_at_beat = -1
         self._window_began = 0.0
         self._rings = 0
         self._answered = 0
         self.standing_by = False
         self.on_loud: Callable[[], None] = lambda: None
+        self.on_round: Callable[[], None] = lambda: None
 
     def changed(self) -> None:
         self._event.set()
@@ -68,7 +71,8 @@ class Doorbell:
         """A beat: until now nobody may have rung this process, and perhaps it is not needed."""
         self._unrung = self._unrung or seen.unrung
         claimed = self._stats.claimed.total()
-        self._spare = idle and claimed == self._claimed_at_beat and seen.ahead >= listeners_enough
+        self._enough = seen.ahead >= listeners_enough
+        self._spare = idle and claimed == self._claimed_at_beat and self._enough
         self._claimed_at_beat = claimed
         self._event.set()
 
@@ -112,8 +116,7 @@ class Doorbell:
             elif self._storm:
                 self._storm = False
                 return "storm"
-            elif self._spare:
-                self._spare = False
+            elif self._spare and self._stats.claimed.total() == self._claimed_at_beat:  # and still so
                 return "spare"
             else:
                 await self._event.wait()
@@ -135,16 +138,21 @@ class Doorbell:
                 found_at = time.monotonic()
 
     async def _stand_by(self) -> None:
-        """Look once a second until there is work."""
+        """Look once a second until there is work, or too few others listen; see to what only those who listen hear of."""
         log.info("listener.spare", meaning="enough others listen; this process looks once a second until it finds work")
         await self._listener.pause()
         self.standing_by = True
         try:
             found = self._stats.claimed.total()
-            while self._stats.claimed.total() == found:
+            looks = 0
+            while self._stats.claimed.total() == found and self._enough:
                 self._claimer.ring("quiet")
                 await asyncio.sleep(spare_look_s)
+                looks += 1
+                if looks % spare_round == 0:
+                    self.on_round()
         finally:
+            self._spare = False  # until a beat says so again
             self.standing_by = False
             self._listener.resume()
 

@@ -121,6 +121,12 @@ class Janitor:
             while count < sweep_max and (left := self._next_sweep_at - loop.time()) > 0:
                 await self.sweep_bell.wait(left)
 
+    def look_around(self) -> None:
+        """Look for leases that have ended and for jobs that are due, whatever was heard."""
+        self._next_sweep_at = 0.0
+        self.sweep_bell.ring()
+        self.due_bell.ring()
+
     def work_seen(self) -> None:
         """Somebody may claim something now."""
         at = asyncio.get_running_loop().time() + self._shortest_lease_s + 0.1

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import structlog
@@ -117,6 +117,10 @@ class Runner:
         return concurrency - self._held[agent] - self._reserved_of[agent]
 
     # -------------------------------------------------------------- jobs
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run what belongs to the process, not to the attempt that asks for it."""
+        self._group.create_task(work, context=self._context.copy())
 
     def start(self, job: Claimed, granted_at: float, cause: str) -> None:
         """Run a claimed job."""

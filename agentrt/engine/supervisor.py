@@ -156,13 +156,14 @@ class Supervisor:
         self._committer.on_stored = self._runner.stored
         self._committer.claims = self._claimer
         self._runner.hand_over = self._claimer
-        self._runner.on_free = self._claimer.slot_freed
+        self._runner.on_free = self._slot_freed
         self._runner.on_alone_ended = self._claimer.alone_ended
         self._runner.on_idle = self._idle.set
         self._runner.on_unheard = self._answers.look_for
         self._claimer.on_claimed = self._janitor.claimed
         self._doorbell = Doorbell(self._store, self.id, self._claimer, self._listener, self.stats)
         self._doorbell.on_loud = self._janitor.work_seen
+        self._doorbell.on_round = self._janitor.look_around
         self._claimer.on_looked = self._doorbell.changed
         self._claimer.floors.on_found = lambda: self._claimer.ring("more")
         self._janitor.on_beat = self._beaten
@@ -240,6 +241,10 @@ class Supervisor:
             self.degraded_since = time.monotonic()
             log.warning("database.lost", error=text, meaning="running jobs go on while their leases last")
             self._janitor.beat_bell.ring()  # its answer tells that the database is back
+
+    def _slot_freed(self, agent: str) -> None:
+        self._claimer.slot_freed(agent)
+        self._doorbell.changed()
 
     def _beaten(self, seen: Beat) -> None:
         self._beat_at = time.monotonic()

@@ -16,7 +16,7 @@ from tests.support import Sql
 
 
 class SlowAnswers(PostgresStore):
-    """A store whose answers to the ends of jobs are held back, when the statement is done, until they are let through."""
+    """A store whose answers to the ends of keyed jobs are held back, when the statement is done, until they are let through."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn)
@@ -31,8 +31,9 @@ class SlowAnswers(PostgresStore):
 
     async def turn(self, *values: Any, **options: Any) -> Any:
         answer = await super().turn(*values, **options)
-        self.held.set()
-        await self.let_through.wait()
+        if options["keyed"]:
+            self.held.set()
+            await self.let_through.wait()
         return answer
 
     async def listen(self, heard: Heard) -> PostgresNotifier:

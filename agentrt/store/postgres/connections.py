@@ -59,13 +59,6 @@ class Connections:
     async def _rows(self, name: str, *values: Any) -> list[JobRow]:
         return [dict(row) for row in await self._lanes.fetch(self._sql[name], *values)]
 
-    async def _rows_on(self, connection: Any, name: str, *values: Any) -> list[JobRow]:
-        """On the caller's connection, inside its transaction, when one is given."""
-        if connection is None:
-            return await self._rows(name, *values)
-        with translated(name):
-            return [dict(row) for row in await connection.fetch(self._sql[name].text, *values)]
-
     async def _value(self, name: str, *values: Any) -> str | None:
         (row,) = await self._lanes.fetch(self._sql[name], *values)
         value: str | None = row[0]

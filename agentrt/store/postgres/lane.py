@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import asyncpg
@@ -18,6 +18,7 @@ from agentrt.errors import (
     AskCycle,
     BudgetExceeded,
     ConfigError,
+    StoreBusy,
     StoreError,
     StoreRefused,
     StoreUnavailable,
@@ -27,6 +28,7 @@ from agentrt.store.sql import Statement
 connect_timeout_s = 10.0
 command_timeout_s = 30.0
 idle_lane_s = 30.0
+turn_within_s = 0.5
 _repeats_max = 5
 
 # The server-side answer to a client that vanished without a word: without these its row locks live for two hours.
@@ -83,6 +85,8 @@ def translated(doing: str) -> Iterator[None]:
         ) from None
     except _no_tables as error:
         raise StoreError(f"{doing}: {_message(error)}. Run 'agentrt migrate' to make the tables.") from None
+    except asyncpg.LockNotAvailableError as error:  # for the driver a kind of those below
+        raise StoreBusy(f"{doing}: {_message(error)}") from None
     except connection_errors as error:
         text = _message(error) or type(error).__name__
         raise StoreUnavailable(f"{doing}: the database cannot be reached ({text}).") from None
@@ -135,6 +139,8 @@ class Lane:
                     except _again:
                         if repeat == _repeats_max:
                             raise
+                    except asyncpg.LockNotAvailableError:
+                        raise
                     except connection_errors:
                         self.drop()
                         raise
@@ -148,6 +154,11 @@ class Lane:
         self.statements += 1
         rows: list[asyncpg.Record] = await self._connection.fetch(statement.text, *values, timeout=self._timeout_s)
         return rows
+
+    async def free(self) -> None:
+        """Wait until nothing is under way."""
+        async with self._lock:
+            pass
 
     def drop(self) -> None:
         """Forget the connection at once, without waiting for an answer from the other side."""
@@ -177,9 +188,11 @@ class Lanes:
         return await self._pick().fetch(statement, *values)
 
     async def fetch_in_turn(self, statement: Statement, *values: Any) -> list[asyncpg.Record]:
-        """On the first lane, after what is under way there: what happens by the clock need not open another."""
-        self._used_at[0] = asyncio.get_running_loop().time()
-        return await self._lanes[0].fetch(statement, *values)
+        """On the first lane, after what is under way there: what happens by the clock opens another only when that takes long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(turn_within_s):
+                await self._lanes[0].free()
+        return await self._pick().fetch(statement, *values)
 
     def _pick(self) -> Lane:
         """The first lane that is free, so that the later ones fall idle; when all are busy, each in turn."""

@@ -55,6 +55,7 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
 
     async def close(self) -> None:
         await self._sends.close()
+        await self._keyed_sends.close()
         await self._steps.close()
         await super().close()
 
@@ -99,6 +100,11 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
     def _sends(self) -> Group[NewJob, Sent]:
         return Group(self._send_together, lambda job: len(job.payload))
 
+    @cached_property
+    def _keyed_sends(self) -> Group[NewJob, Sent]:
+        """Those may have to wait for a mailbox that somebody's transaction holds, and no other shall wait with them."""
+        return Group(self._send_together, lambda job: len(job.payload))
+
     async def send(self, jobs: Sequence[NewJob], connection: Any = None, sender: Sender | None = None) -> list[Sent]:
         """Store messages, all or none; on the caller's `connection` they are part of its transaction.
 
@@ -107,7 +113,7 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
         """
         plain = sender is None and all(job.dedup is None for job in jobs)
         if plain and len(jobs) == 1 and connection is None:
-            return [await self._sends.put(jobs[0])]
+            return [await (self._sends if jobs[0].key is None else self._keyed_sends).put(jobs[0])]
         if plain and len({(job.agent, job.key) for job in jobs if job.key is not None}) < 2:
             return await self._send_plain(jobs, connection)
         rows = await self._run("send", connection, sent_columns(jobs) | step_columns(jobs, sender))

@@ -46,7 +46,7 @@ create trigger jobs_ready after update on agentrt.jobs
                      and not (old.status in ('blocked', 'scheduled') and coalesce(current_setting('agentrt_bell.held', true), '') = 'on'))
   execute function agentrt.jobs_wake('ready');
 
--- As before; rings once for all that it moves.
+-- As before; rings once for all the delayed jobs that it moves.
 create or replace function agentrt.due(p_limit int) returns table(moved int, next_s float8) language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare v_now timestamptz := agentrt.agentrt_now();
@@ -82,7 +82,7 @@ begin
   on conflict (id) do update set beat_at = agentrt.agentrt_now(), alive_at = clock_timestamp(), state = excluded.state;
   delete from agentrt.supervisors where beat_at < agentrt.agentrt_now() - interval '1 day';
   ahead := (select count(*) from agentrt.supervisors o join agentrt.supervisors m on m.id = p_supervisor
-             where not o.standby and o.alive_at > clock_timestamp() - interval '35 s' and o.agents @> m.agents
+             where not o.standby and o.state = 'running' and o.alive_at > clock_timestamp() - interval '35 s' and o.agents @> m.agents
                and (o.started_at, o.id) < (m.started_at, m.id));
   perform pg_notify('agentrt' || '.bell', p_supervisor::text);
   ready := exists (   -- with `limit`, else each look below could become a hash of all that is ready
@@ -268,15 +268,15 @@ begin
   if array_remove(p_reasons, null) <> '{}' then
     insert into agentrt.attempts(job_id, fence, attempt, supervisor, reason, kind, text, traceback, claimed_at, ended_at)
     select j.id, j.fence, j.attempt, j.supervisor, u.reason, u.kind, u.text, u.traceback, j.claimed_at, v_now
-      from unnest(p_ids, p_reasons, p_kinds, p_texts, p_tracebacks) u(id, reason, kind, text, traceback)
-     cross join lateral (select * from agentrt.jobs k where k.id = u.id offset 0) j
+      from unnest(p_ids, p_fences, p_reasons, p_kinds, p_texts, p_tracebacks) u(id, fence, reason, kind, text, traceback)
+     cross join lateral (select * from agentrt.jobs k where k.id = u.id and k.fence = u.fence offset 0) j
      where u.reason is not null and u.id = any(v_ids);
   end if;
   if array_remove(p_key_states, null) <> '{}' then
     insert into agentrt.states as t (agent, key, value)
     select j.agent, j.key, u.key_state::json
-      from unnest(p_ids, p_key_states) u(id, key_state)
-     cross join lateral (select k.agent, k.key from agentrt.jobs k where k.id = u.id offset 0) j
+      from unnest(p_ids, p_fences, p_key_states) u(id, fence, key_state)
+     cross join lateral (select k.agent, k.key from agentrt.jobs k where k.id = u.id and k.fence = u.fence offset 0) j
      where u.key_state is not null and u.id = any(v_ids)
     on conflict (agent, key) do update set value = excluded.value, changed_at = agentrt.agentrt_now();
   end if;
@@ -305,7 +305,8 @@ end$$;
 
 -- Move finished jobs to history, and claim in the same round trip into the slots that they leave. The next of a mailbox, made ready by
 -- the end of the one before, is among what can be claimed. As `finish`, then `claim`; p_keyed: the agents of those with a key.
--- Returns one row with the ids that were accepted, then the claimed jobs.
+-- Slots are promised to it and leases begin inside, so it does not wait for a mailbox that somebody's transaction holds: it fails with
+-- lock_not_available, and has changed nothing. Returns one row with the ids that were accepted, then the claimed jobs.
 create function agentrt.turn(
   p_ids bigint[], p_fences bigint[], p_states text[], p_results text[],
   p_reasons text[], p_kinds text[], p_texts text[], p_tracebacks text[], p_counts boolean[], p_key_states text[],
@@ -317,7 +318,8 @@ returns table(accepted bigint[], id bigint, fence bigint, agent text, key text, 
               waited_s float8, state text, steps text)
 language plpgsql rows 20
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off
+set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare v_before bigint := (select s.last_value from agentrt.ord_seq s);
 begin
@@ -355,22 +357,25 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 set enable_hashjoin = off as $$
 #variable_conflict use_column
 declare
-  v_owned bigint[];
+  v_owned boolean[];   -- by place: two attempts of one job may be here
   v_now timestamptz;
   v_written text[];
   v_exceeded text;
 begin
-  v_owned := array(select j.id from (select distinct u.id, u.fence from unnest(p_ids, p_fences) u(id, fence) order by u.id) u
-                    cross join lateral (
-                          select k.id from agentrt.jobs k
-                           where k.id = u.id and k.fence = u.fence and coalesce(k.status, '') = 'running' for share) j);
+  v_owned := array(
+    select x.owned from (
+      select u.o, (select true from agentrt.jobs k
+                    where k.id = u.id and k.fence = u.fence and coalesce(k.status, '') = 'running' for share) is not null as owned
+        from (select * from unnest(p_ids, p_fences) with ordinality u(id, fence, o) order by u.id) u offset 0) x
+     order by x.o);
   v_now := agentrt.agentrt_now();
   with w as (insert into agentrt.steps as s (job_id, step, kind, fence, done, output, failure, fingerprint, place, due, tries, usd, tokens)
   select u.id, u.step, coalesce(u.kind, 'step'), u.fence, coalesce(u.done, true), u.output::json, u.failure::json, u.fingerprint, u.place,
          v_now + make_interval(secs => u.wait), coalesce(u.tries, 0), u.usd::numeric, u.tokens
     from unnest(p_ids, p_fences, p_steps, p_kinds, p_dones, p_outputs, p_failures, p_fingerprints, p_places, p_waits, p_tries, p_usd,
-                p_tokens) u(id, fence, step, kind, done, output, failure, fingerprint, place, wait, tries, usd, tokens)
-   where u.id = any(v_owned)
+                p_tokens, v_owned)
+         u(id, fence, step, kind, done, output, failure, fingerprint, place, wait, tries, usd, tokens, owned)
+   where u.owned
   on conflict (job_id, step) do update
      set done = excluded.done, output = excluded.output, failure = excluded.failure, fence = excluded.fence,
          due = case when s.kind = 'sleep' then s.due else excluded.due end,  -- a sleep that is told again does not begin anew
@@ -383,15 +388,15 @@ begin
   if p_usd is not null then   -- what a reservation covers is booked already
     v_exceeded := (select agentrt.charge(j.account, (u.usd::numeric - u.covered_usd::numeric) * w.times,
                                          (u.tokens - u.covered_tokens) * w.times)
-                     from unnest(p_ids, p_steps, p_usd, p_tokens, p_covered_usd, p_covered_tokens)
-                          u(id, step, usd, tokens, covered_usd, covered_tokens)
+                     from unnest(p_ids, p_steps, p_usd, p_tokens, p_covered_usd, p_covered_tokens, v_owned)
+                          u(id, step, usd, tokens, covered_usd, covered_tokens, owned)
                     cross join lateral (select (u.id || '/' || u.step = any(v_written))::int as times) w
-                     join agentrt.jobs j on j.id = u.id where j.id = any(v_owned) and j.account is not null limit 1);
+                     join agentrt.jobs j on j.id = u.id where u.owned and j.account is not null limit 1);
   end if;
   return query
-  select u.o::int, u.id = any(v_owned), s.done, s.output::text, s.failure::text, extract(epoch from s.due - v_now)::float8, s.child,
+  select u.o::int, u.owned, s.done, s.output::text, s.failure::text, extract(epoch from s.due - v_now)::float8, s.child,
          v_exceeded
-    from unnest(p_ids, p_steps) with ordinality u(id, step, o)
+    from unnest(p_ids, p_steps, v_owned) with ordinality u(id, step, owned, o)
     left join lateral (select * from agentrt.steps k where k.job_id = u.id and k.step = u.step limit 1) s on true
    order by u.o;
 end$$;
@@ -429,7 +434,7 @@ begin
   else
     v_new := array(select nextval('agentrt.jobs_id_seq') from generate_subscripts(p_agents, 1));
   end if;
-  if v_waits and p_parent is not null then   -- who waits must hold no row
+  if v_waits and p_parent is not null then   -- who waits for a mailbox must hold no row
     select * into v_parent from agentrt.jobs j where j.id = p_parent and j.fence = p_fence and coalesce(j.status, '') = 'running';
   elsif p_parent is not null then
     select * into v_parent from agentrt.jobs j where j.id = p_parent and j.fence = p_fence and coalesce(j.status, '') = 'running'
@@ -488,13 +493,14 @@ begin
     end if;
   end if;
   insert into agentrt.jobs(id, agent, key, priority, run_after, max_attempts, payload, parent, root, hops, deadline, account,
-                           watched, asked, status, supervisor, fence, attempt, claimed_at, lease_expires)
+                           watched, asked, status, supervisor, fence, attempt, claimed_at, lease_expires, ord)
   select u.i, u.a, u.k, coalesce(u.p, 5::int2), least(coalesce(u.t, v_now + make_interval(secs => coalesce(u.s, 0))), v_parent.deadline), case when v_take then coalesce(u.m, p_attempts) else u.m end,
          u.b::json,
          p_parent, coalesce(v_parent.root, v_parent.id), coalesce(v_parent.hops + 1, 0), least(v_parent.deadline, v_now + make_interval(secs => u.dl)),
          v_parent.account, coalesce(u.w, false), coalesce(u.asks, false),
          case when v_take then 'running' else 'ready' end, case when v_take then p_supervisor end, v_take::int, v_take::int,
-         case when v_take then v_now end, case when v_take then v_now + make_interval(secs => p_lease) end
+         case when v_take then v_now end, case when v_take then v_now + make_interval(secs => p_lease) end,
+         case when v_take then 0 else nextval('agentrt.ord_seq') end   -- 0: it was never ready, so no claim can have taken it
     from unnest(v_ids, v_new, p_agents, p_keys, p_priorities, p_delays, p_run_ats, p_max_attempts, p_payloads, p_deadlines,
                 p_watched, p_asks) with ordinality u(i, n, a, k, p, s, t, m, b, dl, w, asks, o)
    where u.i = u.n order by u.o;
@@ -534,7 +540,7 @@ begin
            extract(epoch from t.deadline - v_now)::float8
       from (select 1) one
       left join lateral (select j.id, j.agent, j.key, j.deadline from agentrt.jobs j
-                          where (v_take or v_known[1] is not null) and j.id = v_ids[1] and j.fence = 1 and j.supervisor = p_supervisor
+                          where (v_take or v_known[1] is not null) and j.id = v_ids[1] and j.fence = 1 and j.ord = 0 and j.supervisor = p_supervisor
                             and coalesce(j.status, '') = 'running' offset 0) t on true;
     return;
   end if;
@@ -558,6 +564,7 @@ begin
     new.status := 'blocked';
     if new.supervisor is not null then   -- handed over, but not yet its turn
       new.supervisor := null; new.fence := 0; new.attempt := 0; new.claimed_at := null; new.lease_expires := null;
+      new.ord := nextval('agentrt.ord_seq');
     end if;
   elsif new.status = 'running' and new.supervisor is not null then
     null;
