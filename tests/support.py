@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,6 +75,18 @@ class Sql:
             return bool(await self.value("select count(*) = 0 from agentrt.jobs"))
 
         await eventually(look, within_s=within_s, what="no unfinished job")
+
+
+@asynccontextmanager
+async def locked(database: str, key: str, agent: str = "a") -> AsyncIterator[None]:
+    """Whoever sends to this mailbox waits."""
+    connection = await asyncpg.connect(database)
+    try:
+        async with connection.transaction():
+            await connection.execute("select agentrt.lock_key($1, $2)", agent, key)
+            yield
+    finally:
+        await connection.close()
 
 
 class Program:

@@ -23,6 +23,7 @@ from tests.store.verbs import (
     message,
     oops,
     others,
+    policy,
     row_of,
     running_one,
     send,
@@ -30,6 +31,7 @@ from tests.store.verbs import (
     state_of,
     states_of,
     succeed,
+    wanted,
 )
 
 
@@ -126,6 +128,32 @@ async def test_of_a_batch_those_are_accepted_that_are_still_owned(store: Store, 
     mine = [job for job in (current, a, b, c) if job.id != late.id]
     assert await succeed(store, mine[0], late, mine[1]) == {mine[0].id, mine[1].id}
     assert await states_of(store, [late.id, mine[2].id]) == [State.running] * 2
+
+
+@pytest.mark.parametrize("late_first", [True, False])
+@pytest.mark.parametrize("claims", [True, False], ids=["turn", "finish"])
+async def test_of_two_attempts_of_a_job_that_end_in_one_batch_the_one_that_lost_it_leaves_nothing(
+    store: Store, clock: Clock, claims: bool, late_first: bool
+) -> None:
+    late = await running_one(store, key="k")
+    assert (await lapse(store, clock)).made_ready == [late.id]
+    current = await claim_one(store)
+    ends = [
+        Finish(late.id, late.fence, State.failed, failure=oops, key_state='{"by":"late"}'),
+        Finish(current.id, current.fence, State.succeeded, '"ok"'),
+    ]
+    outcomes = ends if late_first else ends[::-1]
+    before = await store.attempts_of(late.id)  # the one that was swept
+    if claims:
+        await store.turn(outcomes, wanted(here, [(policy(), 1)], 1), keyed=["a"], limited=False)
+    else:
+        await end(store, *outcomes)
+    row = await row_of(store, late.id)
+    assert (row["state"], row["result"], row["attempt_count"]) == (State.succeeded, '"ok"', 2)
+    assert oops.text not in (row["last_error"] or "")
+    assert await store.attempts_of(late.id) == before
+    await send_one(store, key="k")
+    assert (await claim_one(store)).key_state is None
 
 
 async def test_a_job_that_does_not_exist_is_not_finished(store: Store) -> None:

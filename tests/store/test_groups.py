@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
-import asyncpg
 import pytest
 
 from agentrt.errors import LeaseLost, StoreRefused, StoreUnavailable
 from agentrt.model import State
 from agentrt.store.postgres import PostgresStore
 from tests.cases.proxy import Proxy
-from tests.store.verbs import claim, give_back, in_line, message, outputs, record, row_of, send, send_one, states_of
-from tests.support import Sql
+from tests.store.verbs import (
+    claim,
+    claim_one,
+    give_back,
+    in_line,
+    message,
+    outputs,
+    record,
+    row_of,
+    running_one,
+    send,
+    send_one,
+    states_of,
+)
+from tests.support import Sql, locked
 
 payloads = "select array_agg(payload::text order by payload::text) from agentrt.jobs"
+soon_s = 5.0
 waiting_from = "pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 waiting = f"select count(*) from {waiting_from}"
 
@@ -34,18 +46,6 @@ async def turns(count: int = 5) -> None:
     """Let the tasks that are new begin."""
     for _ in range(count):
         await asyncio.sleep(0)
-
-
-@asynccontextmanager
-async def locked(database: str, key: str) -> AsyncIterator[None]:
-    """Whoever sends to this mailbox waits."""
-    connection = await asyncpg.connect(database)
-    try:
-        async with connection.transaction():
-            await connection.execute("select agentrt.lock_key('a', $1)", key)
-            yield
-    finally:
-        await connection.close()
 
 
 async def both_under_way(store: PostgresStore, sql: Sql, key: str = "k") -> list[asyncio.Task[int]]:
@@ -156,6 +156,20 @@ async def test_those_who_wait_go_when_the_callers_under_way_are_cancelled(
     assert await sql.value(payloads) == list("01234")
 
 
+async def test_a_mailbox_that_is_locked_holds_up_no_message_without_a_key(
+    database: str, store: PostgresStore, sql: Sql
+) -> None:
+    async with locked(database, "k"):
+        held = await both_under_way(store, sql)
+        held += [asyncio.create_task(send_one(store, key="k")) for _ in range(20)]
+        await turns()
+        async with asyncio.timeout(soon_s):
+            ids = await asyncio.gather(*(send_one(store) for _ in range(20)))
+        assert await states_of(store, ids) == [State.ready] * 20
+        assert not any(task.done() for task in held)
+    assert len(set(await asyncio.gather(*held))) == 22
+
+
 async def test_steps_of_concurrent_attempts_share_statements_and_only_the_attempt_that_lost_its_job_hears_so(
     store: PostgresStore,
 ) -> None:
@@ -174,6 +188,27 @@ async def test_steps_of_concurrent_attempts_share_statements_and_only_the_attemp
     assert await give_back(store, *jobs) == {job.id for n, job in enumerate(jobs) if n not in (7, 40)}
     again = {job.id: outputs(job) for job in await claim(store)}
     assert again == {job.id: {} if n in (7, 40) else {"s#0": str(job.id)} for n, job in enumerate(jobs)}
+
+
+async def test_of_two_attempts_of_a_job_that_share_a_statement_the_one_that_lost_it_records_nothing(
+    store: PostgresStore, sql: Sql
+) -> None:
+    late = await running_one(store)
+    assert await give_back(store, late) == {late.id}
+    current = await claim_one(store)
+    await send(store, *(message("b") for _ in range(4)))
+    first = [
+        record(store, job, "s#0", "0") for job in await claim(store, "b")
+    ]  # two go alone, the others wait for them
+    pair = [record(store, late, "late#0", '"late"'), record(store, current, "current#0", '"current"')]
+    before = store.statements
+    found = (await asyncio.gather(*first, *pair, return_exceptions=True))[-2:]
+    assert store.statements - before < len(first) + len(pair)
+    assert isinstance(found[0], LeaseLost)
+    assert found[1] == '"current"'
+    assert await sql.rows("select step, fence from agentrt.steps where job_id = $1", late.id) == [
+        {"step": "current#0", "fence": current.fence}
+    ]
 
 
 async def test_all_who_share_a_statement_hear_of_its_lost_connection_and_nothing_is_stored(

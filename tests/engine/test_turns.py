@@ -1,0 +1,65 @@
+"""Turns: the end of a job that must wait for its mailbox takes nothing else along into the wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agentrt import agent
+from agentrt.testing import supervising
+from tests.support import Sql, eventually, locked
+
+soon_s = 5.0
+insert = "insert into agentrt.jobs(agent, key) values ($1, $2) returning id"
+waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+renewed = "select expires > $2::timestamptz + interval '1.5 s' from agentrt.leases where job_id = $1"  # leases of 0.6 s
+
+
+async def test_a_job_that_is_ready_starts_while_the_end_of_another_waits_for_its_mailbox(
+    database: str, sql: Sql
+) -> None:
+    end = asyncio.Event()
+
+    @agent
+    async def chat() -> None:
+        await end.wait()
+
+    @agent
+    async def other() -> None: ...
+
+    async with supervising(database, chat, other, poll_s=600, slots=4, drain_s=0.5) as supervisor:
+        talk = await sql.value(insert, "chat", "k")
+        await sql.until(talk, "running")
+        async with locked(database, "k", "chat"):
+            end.set()
+            await sql.until_count(waiting, 1)
+            ids = [await sql.value(insert, "other", None) for _ in range(3)]
+            for job_id in ids:
+                assert (await sql.until(job_id, "succeeded", within_s=soon_s))["attempt_count"] == 1
+            assert await sql.state(talk) == "running"
+        assert (await sql.until(talk, "succeeded", within_s=soon_s))["attempt_count"] == 1
+        assert supervisor.stats.claimed["poll"] == 0
+
+
+async def test_no_attempt_is_lost_to_an_end_that_waited_longer_than_a_lease(database: str, sql: Sql) -> None:
+    end = asyncio.Event()
+
+    @agent
+    async def chat() -> None:
+        await end.wait()
+
+    @agent
+    async def other() -> None: ...
+
+    async with supervising(database, chat, other, lease_s=0.6, poll_s=600, slots=4, drain_s=0.5) as supervisor:
+        talk = await sql.value(insert, "chat", "k")
+        after = await sql.value(insert, "chat", "k")
+        await sql.until(talk, "running")
+        async with locked(database, "k", "chat"):
+            end.set()
+            ended = await sql.value("select clock_timestamp()")
+            jobs = [await sql.value(insert, "other", None) for _ in range(3)]
+            await eventually(lambda: sql.value(renewed, talk, ended))
+        for job_id in (talk, after, *jobs):
+            assert (await sql.until(job_id, "succeeded", within_s=soon_s))["attempt_count"] == 1
+        assert await sql.value("select count(*) from agentrt.attempts") == 0
+        assert supervisor.stats.outcomes["lost"] == 0

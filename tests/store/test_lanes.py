@@ -1,0 +1,39 @@
+"""Lanes: what happens by the clock goes on beside a statement that waits for a lock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from agentrt.store.postgres import PostgresStore
+from tests.store.verbs import beat, here, send_one
+from tests.support import Sql, locked
+
+soon_s = 3.0
+waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+
+by_the_clock: dict[str, Callable[[PostgresStore], Awaitable[object]]] = {
+    "due": lambda store: store.due(10),
+    "sweep": lambda store: store.sweep(10),
+    "beat": beat,
+    "cancel_requests": lambda store: store.cancel_requests([1]),
+    "horizon": lambda store: store.horizon(),
+    "set_quiet": lambda store: store.set_quiet(here, True),
+    "floors": lambda store: store.floors(["a"]),
+    "leave": lambda store: store.leave(here),
+}
+
+
+@pytest.mark.parametrize("verb", list(by_the_clock))
+async def test_what_happens_by_the_clock_does_not_wait_for_a_send_that_waits_for_its_mailbox(
+    database: str, store: PostgresStore, sql: Sql, verb: str
+) -> None:
+    async with locked(database, "k"):
+        held = asyncio.create_task(send_one(store, key="k"))
+        await sql.until_count(waiting, 1)
+        async with asyncio.timeout(soon_s):
+            await by_the_clock[verb](store)
+        assert not held.done()
+    assert await held
