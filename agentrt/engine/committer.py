@@ -106,23 +106,26 @@ class Committer:
 
     async def _finish(self, items: Sequence[_Pending]) -> tuple[set[int], Callable[[], None]]:
         """Store ends; where there may be more to do, the same statement claims it. The claimed jobs start when all is settled."""
-        outcomes = [item.outcome for item in items if isinstance(item.outcome, Finish)]
         ending = Counter(item.attempt.job.agent for item in items)
         keyed = {item.attempt.job.agent for item in items if item.attempt.job.key is not None}
-        limited = any(item.attempt.job.limited for item in items)
         claims = self.claims
         look = None if claims is None else claims.along(ending, keyed=bool(keyed))
         if claims is None or look is None:
-            return await self._store.finish(outcomes, keyed=bool(keyed), limited=limited), _nothing
+            return await self._finish_only(items)
+        outcomes = [item.outcome for item in items if isinstance(item.outcome, Finish)]
+        limited = any(item.attempt.job.limited for item in items)
         try:
             accepted, jobs = await self._store.turn(outcomes, look.wanted, keyed=keyed, limited=limited)
-        except StoreBusy:  # an end may have to wait, but no slot and no lease with it
-            claims.failed(look)
-            return await self._store.finish(outcomes, keyed=bool(keyed), limited=limited), _nothing
         except BaseException:
             claims.failed(look)
             raise
         return accepted, lambda: claims.claimed(look, jobs)
+
+    async def _finish_only(self, items: Sequence[_Pending]) -> tuple[set[int], Callable[[], None]]:
+        outcomes = [item.outcome for item in items if isinstance(item.outcome, Finish)]
+        keyed = any(item.attempt.job.key is not None for item in items)
+        limited = any(item.attempt.job.limited for item in items)
+        return await self._store.finish(outcomes, keyed=keyed, limited=limited), _nothing
 
     async def _reschedule(self, items: Sequence[_Pending]) -> tuple[set[int], Callable[[], None]]:
         outcomes = [item.outcome for item in items if isinstance(item.outcome, Reschedule)]
@@ -137,6 +140,9 @@ class Committer:
     async def _store_items(self, items: Sequence[_Pending], write: Write) -> None:
         try:
             accepted, then = await write(items)
+        except StoreBusy:
+            await self._store_late(items, write)
+            return
         except StoreUnavailable:
             for item in items:
                 item.doubtful = True
@@ -152,6 +158,20 @@ class Committer:
                 self._settle(item, accepted=item.attempt.job.id in accepted)
         finally:
             then()
+
+    async def _store_late(self, items: Sequence[_Pending], write: Write) -> None:
+        """Somebody's transaction holds a mailbox. Its end has to wait, but no slot, no lease and no other end with it."""
+        keyed = [item for item in items if item.attempt.job.key is not None]
+        held = keyed or items
+        free = [item for item in items if item.attempt.job.key is None] if keyed else []
+        if free:
+            await self._store_items(free, write)
+        self._under_way -= 1  # the other loop need not wait
+        self._rung.set()
+        try:
+            await self._store_items(held, self._finish_only)
+        finally:
+            self._under_way += 1
 
     async def _store_one_by_one(self, items: Sequence[_Pending], write: Write, error: StoreRefused) -> None:
         """The database refused the batch as a whole: find the item that it cannot take, and end that job as failed."""
