@@ -123,28 +123,36 @@ class Lane:
         self._timeout_s = timeout_s
         self._connection: asyncpg.Connection | None = None
         self._lock = asyncio.Lock()
+        self._callers = 0  # one that waits for the lock has taken the lane as much as one that holds it
         self.statements = 0  # sent so far: each is a round trip
 
     @property
     def busy(self) -> bool:
-        return self._lock.locked()
+        return self._callers > 0
 
     async def fetch(self, statement: Statement, *values: Any) -> list[asyncpg.Record]:
         """Run a statement. A deadlock or a serialization failure is repeated: it changed nothing."""
-        async with self._lock:
-            for repeat in range(_repeats_max + 1):
-                with translated(statement.name):
-                    try:
-                        return await self._fetch_once(statement, values)
-                    except _again:
-                        if repeat == _repeats_max:
-                            raise
-                    except asyncpg.LockNotAvailableError:
+        self._callers += 1
+        try:
+            async with self._lock:
+                return await self._fetch(statement, values)
+        finally:
+            self._callers -= 1
+
+    async def _fetch(self, statement: Statement, values: tuple[Any, ...]) -> list[asyncpg.Record]:
+        for repeat in range(_repeats_max + 1):
+            with translated(statement.name):
+                try:
+                    return await self._fetch_once(statement, values)
+                except _again:
+                    if repeat == _repeats_max:
                         raise
-                    except connection_errors:
-                        self.drop()
-                        raise
-                await asyncio.sleep(0.01 * 2**repeat)
+                except asyncpg.LockNotAvailableError:
+                    raise
+                except connection_errors:
+                    self.drop()
+                    raise
+            await asyncio.sleep(0.01 * 2**repeat)
         raise AssertionError("unreachable")
 
     async def _fetch_once(self, statement: Statement, values: tuple[Any, ...]) -> list[asyncpg.Record]:
