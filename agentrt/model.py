@@ -114,6 +114,7 @@ class Taken:
 
     key_state: str | None
     deadline_s: float | None
+    leased_s: float  # when its lease began, from the beginning of the statement: it may have waited for the mailbox
 
 
 StepKind = Literal["step", "send", "ask", "sleep", "decide"]

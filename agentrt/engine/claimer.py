@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
 from uuid import UUID
 
 import structlog
@@ -21,11 +20,10 @@ from agentrt.engine.look import Look
 from agentrt.engine.runner import Runner
 from agentrt.engine.stats import Cause, Stats
 from agentrt.errors import LeaseLost
-from agentrt.model import Claimed, Wanted
+from agentrt.model import Claimed, Sent, Wanted
 from agentrt.store import Store
 
 log = structlog.get_logger("agentrt.claimer")
-R = TypeVar("R")
 claim_max = 100  # measured: larger batches are slower
 
 
@@ -131,17 +129,17 @@ class Claimer:
         self._on_their_way += 1
         return Wanted(self._supervisor, tuple(agents), total, False, self.floors.of([agent]))
 
-    async def hand(self, wanted: Wanted, send: Callable[[], Awaitable[tuple[R, Claimed | None]]]) -> R:
-        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+    async def hand(self, wanted: Wanted, send: Callable[[], Awaitable[tuple[Sent, Claimed | None]]]) -> Sent:
+        answer: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
         self._runner.spawn(self._hand(wanted, send, answer))
         return await answer
 
     async def _hand(
-        self, wanted: Wanted, send: Callable[[], Awaitable[tuple[R, Claimed | None]]], answer: asyncio.Future[R]
+        self, wanted: Wanted, send: Callable[[], Awaitable[tuple[Sent, Claimed | None]]], answer: asyncio.Future[Sent]
     ) -> None:
-        asked_at = 0.0
+        asked_at = granted_at = 0.0
 
-        async def once() -> tuple[R, Claimed | None]:
+        async def once() -> tuple[Sent, Claimed | None]:
             nonlocal asked_at
             asked_at = time.monotonic()  # before the statement: our idea of the lease must not outlast the database's
             return await send()
@@ -149,6 +147,7 @@ class Claimer:
         job: Claimed | None = None
         try:
             sent, job = await through_outages(once)
+            granted_at = asked_at + (0.0 if sent.taken is None else sent.taken.leased_s)
             if not answer.done():  # else the caller was cancelled
                 answer.set_result(sent)
         except (Exception, LeaseLost) as error:
@@ -156,14 +155,14 @@ class Claimer:
                 answer.set_exception(error)
         finally:
             answer.cancel()  # if it is not done: this task was cancelled
-            self._handed(wanted, asked_at, job)
+            self._handed(wanted, granted_at, job)
 
-    def _handed(self, wanted: Wanted, asked_at: float, job: Claimed | None) -> None:
+    def _handed(self, wanted: Wanted, granted_at: float, job: Claimed | None) -> None:
         self._back(wanted)
         if job is not None:
             self._stats.claimed["sent"] += 1
-            self._runner.start(job, asked_at, "sent")
-            self.on_claimed(asked_at)
+            self._runner.start(job, granted_at, "sent")
+            self.on_claimed(granted_at)
         elif self._hungry and self._runner.has_room():  # a look that came meanwhile had to do without this slot
             self.ring("more")
 

@@ -19,9 +19,10 @@ from agentrt.store.postgres.listener import PostgresNotifier
 from agentrt.testing import supervising
 from agentrt.testing.inside import supervising_on
 from tests.cases.proxy import Proxy
-from tests.support import Sql, eventually
+from tests.support import Sql, eventually, locked
 
 soon_s = 5.0  # far below the polls and leases of these tests
+waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 heard_all = "a bell of nobody's, rung after all others"
 
 
@@ -229,3 +230,27 @@ async def test_a_job_that_comes_while_its_slot_is_kept_for_a_message_that_is_not
             assert supervisor.stats.claimed["poll"] == 0
     finally:
         await store.close()
+
+
+async def test_a_message_whose_send_waited_for_its_mailbox_for_longer_than_a_lease_runs_on_its_first_attempt(
+    database: str, sql: Sql
+) -> None:
+    @agent(lease_s=0.5)
+    async def child() -> None: ...
+
+    @agent
+    async def parent() -> None:
+        await child.options(key="k").send()
+
+    async with supervising(database, parent, child, poll_s=600) as supervisor:
+        await rung(supervisor)
+        async with locked(database, "k", "child"):
+            job_id = await insert(sql, "parent")
+            await sql.until_count(waiting, 1)
+            began = await sql.value("select clock_timestamp()")
+            await eventually(lambda: sql.value("select clock_timestamp() > $1::timestamptz + interval '0.6 s'", began))
+        await sql.until(job_id, "succeeded", within_s=soon_s)
+        await sql.until_none_unfinished()
+        assert supervisor.stats.claimed["sent"] == 1
+    assert await sql.value("select count(*) from agentrt.history where attempt = 1") == 2
+    assert await sql.value("select count(*) from agentrt.attempts") == 0

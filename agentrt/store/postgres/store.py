@@ -120,7 +120,11 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
         if sender is not None and not rows:
             raise LeaseLost(f"job {sender.job_id}, fence {sender.fence}")
         return [
-            Sent(row["id"], row["existed"], Taken(row["key_state"], row["deadline_s"]) if row["taken"] else None)
+            Sent(
+                row["id"],
+                row["existed"],
+                Taken(row["key_state"], row["deadline_s"], row["leased_s"]) if row["taken"] else None,
+            )
             for row in rows
         ]
 

@@ -14,7 +14,7 @@ returning id;
 
 -- name: send
 -- Insert messages with dedup keys or several mailboxes, or as steps of an attempt. Returns: n, id, existed, in order; taken,
--- key_state, deadline_s of one that was handed over; no row: the attempt has lost its job.
+-- key_state, deadline_s, leased_s (from the statement's beginning) of one that was handed over; no row: the attempt has lost its job.
 select * from agentrt.send(:agents, :keys, :priorities, :delays, :run_ats, :max_attempts, :payloads, :dedups, :deadlines, :watched,
                            :parent, :fence, :steps, :asks, :timeouts, :fingerprints, :places,
                            :supervisor, :lease, :attempts, :floors);

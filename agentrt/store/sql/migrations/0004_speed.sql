@@ -413,7 +413,7 @@ create function agentrt.send(
   p_payloads text[], p_dedups text[], p_deadlines float8[], p_watched boolean[], p_parent bigint, p_fence bigint, p_steps text[],
   p_asks boolean[], p_timeouts float8[], p_fingerprints text[], p_places text[],
   p_supervisor uuid, p_lease float8, p_attempts int, p_floors bigint[])
-returns table(n int, id bigint, existed boolean, taken boolean, key_state text, deadline_s float8) language plpgsql
+returns table(n int, id bigint, existed boolean, taken boolean, key_state text, deadline_s float8, leased_s float8) language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
 set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -530,6 +530,7 @@ begin
     existed := v_ids[1] <> v_new[1];
     taken := v_take;
     deadline_s := extract(epoch from least(v_parent.deadline - v_now, make_interval(secs => p_deadlines[1])));
+    leased_s := extract(epoch from v_now - agentrt.agentrt_now() + (clock_timestamp() - statement_timestamp()));
     return next;
     return;
   end if;
@@ -537,14 +538,15 @@ begin
     return query
     select 1, v_ids[1], v_ids[1] <> v_new[1], t.id is not null,
            (select s.value::text from agentrt.states s where s.agent = t.agent and s.key = t.key),
-           extract(epoch from t.deadline - v_now)::float8
+           extract(epoch from t.deadline - v_now)::float8,
+           extract(epoch from t.claimed_at - agentrt.agentrt_now() + (clock_timestamp() - statement_timestamp()))::float8
       from (select 1) one
-      left join lateral (select j.id, j.agent, j.key, j.deadline from agentrt.jobs j
+      left join lateral (select j.id, j.agent, j.key, j.deadline, j.claimed_at from agentrt.jobs j
                           where (v_take or v_known[1] is not null) and j.id = v_ids[1] and j.fence = 1 and j.ord = 0 and j.supervisor = p_supervisor
                             and coalesce(j.status, '') = 'running' offset 0) t on true;
     return;
   end if;
-  return query select u.o::int, u.i, u.i <> u.n, false, null::text, null::float8
+  return query select u.o::int, u.i, u.i <> u.n, false, null::text, null::float8, null::float8
                  from unnest(v_ids, v_new) with ordinality u(i, n, o) order by u.o;
 end$$;
 
