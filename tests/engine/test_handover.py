@@ -242,15 +242,22 @@ async def test_a_message_whose_send_waited_for_its_mailbox_for_longer_than_a_lea
     async def parent() -> None:
         await child.options(key="k").send()
 
-    async with supervising(database, parent, child, poll_s=600) as supervisor:
-        await rung(supervisor)
-        async with locked(database, "k", "child"):
-            job_id = await insert(sql, "parent")
-            await sql.until_count(waiting, 1)
-            began = await sql.value("select clock_timestamp()")
-            await eventually(lambda: sql.value("select clock_timestamp() > $1::timestamptz + interval '0.6 s'", began))
-        await sql.until(job_id, "succeeded", within_s=soon_s)
-        await sql.until_none_unfinished()
-        assert supervisor.stats.claimed["sent"] == 1
+    store = FirstAnswer(database)
+    store.let_through.set()
+    try:
+        async with supervising_on(store, parent, child, poll_s=600) as supervisor:
+            await rung(supervisor)
+            async with locked(database, "k", "child"):
+                job_id = await insert(sql, "parent")
+                await sql.until_count(waiting, 1)
+                began = await sql.value("select clock_timestamp()")
+                await eventually(
+                    lambda: sql.value("select clock_timestamp() > $1::timestamptz + interval '0.6 s'", began)
+                )
+            await sql.until(job_id, "succeeded", within_s=soon_s)
+            await sql.until_none_unfinished()
+            assert supervisor.stats.claimed["sent"] == 1
+    finally:
+        await store.close()
     assert await sql.value("select count(*) from agentrt.history where attempt = 1") == 2
     assert await sql.value("select count(*) from agentrt.attempts") == 0
