@@ -28,7 +28,7 @@ from agentrt.store.sql import Statement
 connect_timeout_s = 10.0
 command_timeout_s = 30.0
 idle_lane_s = 30.0
-turn_within_s = 0.5
+turn_within_s = 2.0
 _repeats_max = 5
 
 # The server-side answer to a client that vanished without a word: without these its row locks live for two hours.
