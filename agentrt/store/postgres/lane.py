@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import asyncpg
@@ -28,7 +28,7 @@ from agentrt.store.sql import Statement
 connect_timeout_s = 10.0
 command_timeout_s = 30.0
 idle_lane_s = 30.0
-turn_within_s = 2.0
+turn_within_s = 0.5
 _repeats_max = 5
 
 # The server-side answer to a client that vanished without a word: without these its row locks live for two hours.
@@ -139,6 +139,19 @@ class Lane:
         finally:
             self._callers -= 1
 
+    async def fetch_within(self, wait_s: float, statement: Statement, *values: Any) -> list[asyncpg.Record]:
+        """As `fetch`; raises `TimeoutError`, and has sent nothing, when the lane is not free within that time."""
+        self._callers += 1
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._lock.acquire()
+            try:
+                return await self._fetch(statement, values)
+            finally:
+                self._lock.release()
+        finally:
+            self._callers -= 1
+
     async def _fetch(self, statement: Statement, values: tuple[Any, ...]) -> list[asyncpg.Record]:
         for repeat in range(_repeats_max + 1):
             with translated(statement.name):
@@ -162,11 +175,6 @@ class Lane:
         self.statements += 1
         rows: list[asyncpg.Record] = await self._connection.fetch(statement.text, *values, timeout=self._timeout_s)
         return rows
-
-    async def free(self) -> None:
-        """Wait until nothing is under way."""
-        async with self._lock:
-            pass
 
     def drop(self) -> None:
         """Forget the connection at once, without waiting for an answer from the other side."""
@@ -197,10 +205,11 @@ class Lanes:
 
     async def fetch_in_turn(self, statement: Statement, *values: Any) -> list[asyncpg.Record]:
         """On the first lane, after what is under way there: what happens by the clock opens another only when that takes long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(turn_within_s):
-                await self._lanes[0].free()
-        return await self._pick().fetch(statement, *values)
+        self._used_at[0] = asyncio.get_running_loop().time()
+        try:
+            return await self._lanes[0].fetch_within(turn_within_s, statement, *values)
+        except TimeoutError:
+            return await self._pick().fetch(statement, *values)
 
     def _pick(self) -> Lane:
         """The first lane that is free, so that the later ones fall idle; when all are busy, each in turn."""
