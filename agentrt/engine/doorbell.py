@@ -92,13 +92,14 @@ class Doorbell:
         self._unrung = True
         while True:
             reason = await self._reason()
+            claimed = self._stats.claimed.total()
             await self._store.set_quiet(self._supervisor, True, standby=reason == "spare")
             if reason == "full":
                 await self._until(lambda: not self._claimer.full)
             elif reason == "storm":
                 await self._look_often()
             else:
-                await self._stand_by()
+                await self._stand_by(claimed)
             await self._store.set_quiet(self._supervisor, False)
             self.on_loud()
             await self._look_behind()
@@ -137,15 +138,17 @@ class Doorbell:
                 found = self._stats.claimed.total()
                 found_at = time.monotonic()
 
-    async def _stand_by(self) -> None:
-        """Look once a second until there is work, or too few others listen; see to what only those who listen hear of."""
+    async def _stand_by(self, claimed: int) -> None:
+        """Look once a second until there is work (more than `claimed` so far), or too few others listen.
+
+        See meanwhile to what only those who listen hear of.
+        """
         log.info("listener.spare", meaning="enough others listen; this process looks once a second until it finds work")
         await self._listener.pause()
         self.standing_by = True
         try:
-            found = self._stats.claimed.total()
             looks = 0
-            while self._stats.claimed.total() == found and self._enough:
+            while self._stats.claimed.total() == claimed and self._enough:
                 self._claimer.ring("quiet")
                 await asyncio.sleep(spare_look_s)
                 looks += 1
