@@ -2,10 +2,10 @@
 
 A ring takes a lock of the whole cluster and keeps it while its commit is flushed, so senders ring only while some supervisor
 wants it. This one does not (it is *quiet*) while
-  full   all its slots are taken and more is ready: each end of a job claims the next one anyway;
-  storm  rings come faster than it can answer them: it looks every few milliseconds until nothing is found;
-  spare  it is idle and enough others listen for its agents: it closes its listening session, which each ring would wake,
-         looks once a second, and steps forward when it finds work or too few others are left.
+  full     all its slots are taken and more is ready: each end of a job claims the next one anyway;
+  storm    rings come faster than it can answer them: it looks every few milliseconds until nothing is found;
+  standby  it is idle and enough others listen for its agents: it closes its listening session, which each ring would wake,
+           looks once a second, and steps forward when it finds work or too few others are left.
 A sender whose transaction began before the quiet ended may have read the old mark and rung nobody. So whoever becomes loud
 again looks until each transaction that was under way at that moment has ended. No lock is taken and nobody waits.
 """
@@ -28,7 +28,7 @@ from agentrt.store.listener import Listener
 
 log = structlog.get_logger("agentrt.doorbell")
 
-Reason = Literal["full", "storm", "spare"]
+Reason = Literal["full", "storm", "standby"]
 
 full_for_s = 0.1  # before it is worth a write
 loud_for_s = 0.2  # between two times of quiet: the mark moves at most ten times a second
@@ -38,8 +38,8 @@ storm_rings = 50  # within the window, and at least two for each claim that they
 storm_look_s = 0.005
 storm_over_s = 0.1
 listeners_enough = 2
-spare_look_s = 1.0
-spare_round = 5  # looks, until leases and delayed jobs are looked at
+standby_look_s = 1.0
+standby_round = 5  # looks, until leases and delayed jobs are looked at
 
 
 class Doorbell:
@@ -54,13 +54,13 @@ class Doorbell:
         self._event = asyncio.Event()
         self._unrung = True
         self._storm = False
-        self._spare = False
+        self._unneeded = False
         self._enough = False  # others listen
         self._claimed_at_beat = -1
         self._window_began = 0.0
         self._rings = 0
         self._answered = 0
-        self.standing_by = False
+        self.stands_by = False
         self.on_loud: Callable[[], None] = lambda: None
         self.on_round: Callable[[], None] = lambda: None
 
@@ -72,7 +72,7 @@ class Doorbell:
         self._unrung = self._unrung or seen.unrung
         claimed = self._stats.claimed.total()
         self._enough = seen.ahead >= listeners_enough
-        self._spare = idle and claimed == self._claimed_at_beat and self._enough
+        self._unneeded = idle and claimed == self._claimed_at_beat and self._enough
         self._claimed_at_beat = claimed
         self._event.set()
 
@@ -93,7 +93,7 @@ class Doorbell:
         while True:
             reason = await self._reason()
             claimed = self._stats.claimed.total()
-            await self._store.set_quiet(self._supervisor, True, standby=reason == "spare")
+            await self._store.set_quiet(self._supervisor, True, standby=reason == "standby")
             if reason == "full":
                 await self._until(lambda: not self._claimer.full)
             elif reason == "storm":
@@ -117,8 +117,8 @@ class Doorbell:
             elif self._storm:
                 self._storm = False
                 return "storm"
-            elif self._spare and self._stats.claimed.total() == self._claimed_at_beat:  # and still so
-                return "spare"
+            elif self._unneeded and self._stats.claimed.total() == self._claimed_at_beat:  # and still so
+                return "standby"
             else:
                 await self._event.wait()
                 self._event.clear()
@@ -143,20 +143,22 @@ class Doorbell:
 
         See meanwhile to what only those who listen hear of.
         """
-        log.info("listener.spare", meaning="enough others listen; this process looks once a second until it finds work")
+        log.info(
+            "listener.standby", meaning="enough others listen; this process looks once a second until it finds work"
+        )
         await self._listener.pause()
-        self.standing_by = True
+        self.stands_by = True
         try:
             looks = 0
             while self._stats.claimed.total() == claimed and self._enough:
                 self._claimer.ring("quiet")
-                await asyncio.sleep(spare_look_s)
+                await asyncio.sleep(standby_look_s)
                 looks += 1
-                if looks % spare_round == 0:
+                if looks % standby_round == 0:
                     self.on_round()
         finally:
-            self._spare = False  # until a beat says so again
-            self.standing_by = False
+            self._unneeded = False  # until a beat says so again
+            self.stands_by = False
             self._listener.resume()
 
     async def _look_behind(self) -> None:

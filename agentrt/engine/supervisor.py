@@ -92,7 +92,7 @@ class Supervisor:
         silent_s = time.monotonic() - self._beat_at
         checks = {
             "database": self.degraded_since is None and silent_s < 3 * self._settings.beat_s,
-            "listener": self._listener.listening or (self.ready and self._doorbell.standing_by),
+            "listener": self._listener.listening or (self.ready and self._doorbell.stands_by),
             "heart": self._heart.alive,
             "loops": not self._failed_loops,
             "accepting": not self._draining.is_set(),

@@ -36,11 +36,11 @@ async def test_of_a_fleet_only_two_listen_and_the_others_step_forward_when_those
         start = {"beat_s": 0.2, "poll_s": 600.0}
         for _ in range(doorbell.listeners_enough):
             await first.enter_async_context(supervising(database, echo, **start))
-        spare: list[Supervisor] = [
+        idle: list[Supervisor] = [
             await others.enter_async_context(supervising(database, echo, **start)) for _ in range(3)
         ]
         await sql.until_count(waiting, 3)
-        assert [each.health()["listener"] for each in spare] == [True] * 3  # it is as it should be
+        assert [each.health()["listener"] for each in idle] == [True] * 3  # it is as it should be
 
         async def two_listen() -> bool:
             return await listening_sessions(sql) == doorbell.listeners_enough
@@ -52,7 +52,7 @@ async def test_of_a_fleet_only_two_listen_and_the_others_step_forward_when_those
         await first.aclose()  # they leave
         assert await echo.ask(2) == 2
         await sql.until_count("select count(*) from agentrt.supervisors where not standby and not quiet", 2)
-        assert sum(each.stats.claimed["poll"] for each in spare) == 0
+        assert sum(each.stats.claimed["poll"] for each in idle) == 0
         assert await echo.ask(3) == 3
 
 
@@ -88,7 +88,7 @@ async def a_beat_of(sql: Sql, supervisor: Supervisor) -> None:
 
 
 async def test_who_stands_by_sees_to_what_those_ahead_left_when_they_died(database: str, sql: Sql) -> None:
-    async with supervising(database, echo, beat_s=0.2, lease_s=1.0, poll_s=600.0) as spare:
+    async with supervising(database, echo, beat_s=0.2, lease_s=1.0, poll_s=600.0) as idle:
         await stands_by_behind(sql, "echo")
         held = await sql.value(held_by_one)
         await sql.run(hold, held)
@@ -102,24 +102,24 @@ async def test_who_stands_by_sees_to_what_those_ahead_left_when_they_died(databa
         ended = await sql.until(held, "succeeded", within_s=soon_s)
         assert ended["attempt_count"] == 2
         assert await sql.value(waiting) == 0
-        assert spare.stats.claimed["poll"] == 0
+        assert idle.stats.claimed["poll"] == 0
 
 
 async def test_who_stepped_forward_for_a_job_hears_what_is_said_to_it_until_it_has_ended(
     database: str, client: agentrt.Client, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doorbell, "spare_look_s", 0.1)  # it finds work long before its next beat
+    monkeypatch.setattr(doorbell, "standby_look_s", 0.1)  # it finds work long before its next beat
 
     @agent
     async def asks() -> str:
         return (await agentrt.decide("Which?", ["yes", "no"])).option
 
-    async with supervising(database, echo, asks, beat_s=1.0, poll_s=600.0) as spare:
+    async with supervising(database, echo, asks, beat_s=1.0, poll_s=600.0) as idle:
         await stands_by_behind(sql, "asks", "echo")
-        await a_beat_of(sql, spare)
+        await a_beat_of(sql, idle)
         job_id = await sql.value("insert into agentrt.jobs(agent) values ('asks') returning id")
         decision_id = await eventually(lambda: sql.value("select id from agentrt.decisions where job_id = $1", job_id))
-        await a_beat_of(sql, spare)
+        await a_beat_of(sql, idle)
         assert await sql.value(waiting) == 0
         await client.decide(decision_id, "yes", by="me")
         await sql.until(job_id, "succeeded", within_s=soon_s)
