@@ -29,7 +29,8 @@ schema = "agentrt_fleet"
 insert = f"insert into {schema}.jobs(agent, payload) values ('fleet', '{{}}')"
 
 
-async def commits_per_s(senders: list[asyncpg.Connection], seconds: float) -> float:
+async def commits_per_s(insert: str, senders: list[asyncpg.Connection], seconds: float) -> float:
+    """Each inserts one by one, a commit each; how many all of them make in a second."""
     began = time.perf_counter()
 
     async def send(connection: asyncpg.Connection) -> int:
@@ -77,7 +78,7 @@ async def measure(dsn: str, supervisors: int, senders: int, seconds: float) -> N
             for name, listens in [("none", set()), ("enough", enough), ("all", set(fleet))]:
                 for each in listens:
                     await sessions[each].add_listener(f"{schema}.ready", lambda *_: None)
-                rate = await commits_per_s(sending, seconds)
+                rate = await commits_per_s(insert, sending, seconds)
                 row = {"supervisors": supervisors, "senders": senders, "listen": name, "sessions": len(listens)}
                 print(orjson.dumps({**row, "commits_per_s": round(rate, 1)}).decode(), flush=True)  # noqa: T201 - the result
     finally:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import time
 from contextlib import AsyncExitStack
 
 import asyncpg
 import pytest
 
 from agentrt.store.postgres import PostgresStore
+from tests.bench.fleet import commits_per_s
 from tests.store.verbs import beat, here
 from tests.support import Sql
 
@@ -20,28 +20,13 @@ block_s = 0.3
 rounds_max = 3
 
 
-async def per_s(connections: list[asyncpg.Connection]) -> float:
-    """Each inserts one by one, a commit each; how many all of them make in a second."""
-    began = time.perf_counter()
-
-    async def sender(connection: asyncpg.Connection) -> int:
-        count = 0
-        while time.perf_counter() - began < block_s:
-            await connection.execute(insert)
-            count += 1
-        return count
-
-    count = sum(await asyncio.gather(*map(sender, connections)))
-    return count / (time.perf_counter() - began)
-
-
 async def speeds(sql: Sql, connections: list[asyncpg.Connection]) -> tuple[float, float]:
     """Medians with the triggers of jobs, and without any."""
     rung, bare = [], []
     for _ in range(blocks):
-        rung.append(await per_s(connections))
+        rung.append(await commits_per_s(insert, connections, block_s))
         await sql.run("alter table agentrt.jobs disable trigger user")
-        bare.append(await per_s(connections))
+        bare.append(await commits_per_s(insert, connections, block_s))
         await sql.run("alter table agentrt.jobs enable trigger user")
     return statistics.median(rung), statistics.median(bare)
 
