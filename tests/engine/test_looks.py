@@ -62,6 +62,9 @@ async def test_a_job_that_comes_while_its_slots_are_promised_to_a_claim_that_did
     store = SlowAnswers(database)
     try:
         async with supervising_on(store, work, other, poll_s=600, slots=4) as supervisor:
+            await sql.until_count(
+                "select count(*) from agentrt.supervisors where not quiet", 1
+            )  # from here on it is rung
             await sql.run(insert, None, "warm")
             await sql.until_count("select count(*) from agentrt.history", 1)
             await sql.run(insert, "k", "first")
