@@ -77,6 +77,10 @@ class Sql:
         await eventually(look, within_s=within_s, what="no unfinished job")
 
 
+waiting_from = "pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+waiting = f"select count(*) from {waiting_from}"  # statements of this database that wait for a lock
+
+
 @asynccontextmanager
 async def locked(database: str, key: str, agent: str = "a") -> AsyncIterator[None]:
     """Whoever sends to this mailbox waits."""

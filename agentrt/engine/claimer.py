@@ -131,7 +131,7 @@ class Claimer:
 
     async def hand(self, wanted: Wanted, send: Callable[[], Awaitable[tuple[Sent, Claimed | None]]]) -> Sent:
         answer: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
-        self._runner.spawn(self._hand(wanted, send, answer))
+        self._runner.spawn(self._hand(wanted, send, answer), "hand-over")
         return await answer
 
     async def _hand(

@@ -118,9 +118,9 @@ class Runner:
 
     # -------------------------------------------------------------- jobs
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run what belongs to the process, not to the attempt that asks for it."""
-        self._group.create_task(work, context=self._context.copy())
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run something in the context of the process: that of the attempt that asks for it belongs to another job."""
+        return self._group.create_task(work, name=name, context=self._context.copy())
 
     def start(self, job: Claimed, granted_at: float, cause: str) -> None:
         """Run a claimed job."""
@@ -148,8 +148,7 @@ class Runner:
             cause=cause,
             waited_s=round(job.waited_s, 4),
         )
-        # In the context of the process: the one of a sender that handed it over belongs to another job.
-        task = self._group.create_task(self._run(attempt), name=f"job-{job.id}", context=self._context.copy())
+        task = self.spawn(self._run(attempt), f"job-{job.id}")
         attempt.task = attempt.task or task
 
     def stored(self, attempt: Attempt) -> None:

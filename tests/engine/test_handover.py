@@ -19,10 +19,9 @@ from agentrt.store.postgres.listener import PostgresNotifier
 from agentrt.testing import supervising
 from agentrt.testing.inside import supervising_on
 from tests.cases.proxy import Proxy
-from tests.support import Sql, eventually, locked
+from tests.support import Sql, eventually, locked, waiting
 
 soon_s = 5.0  # far below the polls and leases of these tests
-waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 heard_all = "a bell of nobody's, rung after all others"
 
 

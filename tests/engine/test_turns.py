@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from agentrt import agent
+from agentrt import Agent, agent
 from agentrt.testing import supervising
-from tests.support import Sql, eventually, locked
+from tests.support import Sql, eventually, locked, waiting
 
 soon_s = 5.0
 insert = "insert into agentrt.jobs(agent, key) values ($1, $2) returning id"
-waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 renewed = "select expires > $2::timestamptz + interval '1.5 s' from agentrt.leases where job_id = $1"  # leases of 0.6 s
 
 
-async def test_a_job_that_is_ready_starts_while_the_end_of_another_waits_for_its_mailbox(
-    database: str, sql: Sql
-) -> None:
+def agents() -> tuple[asyncio.Event, Agent[..., Any], Agent[..., Any]]:
+    """`chat` runs until the event is set, `other` ends at once."""
     end = asyncio.Event()
 
     @agent
@@ -26,6 +25,13 @@ async def test_a_job_that_is_ready_starts_while_the_end_of_another_waits_for_its
     @agent
     async def other() -> None: ...
 
+    return end, chat, other
+
+
+async def test_a_job_that_is_ready_starts_while_the_end_of_another_waits_for_its_mailbox(
+    database: str, sql: Sql
+) -> None:
+    end, chat, other = agents()
     async with supervising(database, chat, other, poll_s=600, slots=4, drain_s=0.5) as supervisor:
         talk = await sql.value(insert, "chat", "k")
         await sql.until(talk, "running")
@@ -41,15 +47,7 @@ async def test_a_job_that_is_ready_starts_while_the_end_of_another_waits_for_its
 
 
 async def test_no_attempt_is_lost_to_an_end_that_waited_longer_than_a_lease(database: str, sql: Sql) -> None:
-    end = asyncio.Event()
-
-    @agent
-    async def chat() -> None:
-        await end.wait()
-
-    @agent
-    async def other() -> None: ...
-
+    end, chat, other = agents()
     async with supervising(database, chat, other, lease_s=0.6, poll_s=600, slots=4, drain_s=0.5) as supervisor:
         talk = await sql.value(insert, "chat", "k")
         after = await sql.value(insert, "chat", "k")

@@ -25,12 +25,10 @@ from tests.store.verbs import (
     send_one,
     states_of,
 )
-from tests.support import Sql, locked
+from tests.support import Sql, locked, waiting, waiting_from
 
 payloads = "select array_agg(payload::text order by payload::text) from agentrt.jobs"
 soon_s = 5.0
-waiting_from = "pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-waiting = f"select count(*) from {waiting_from}"
 
 
 def numbered(n: int, **more: object) -> dict[str, object]:

@@ -9,10 +9,9 @@ import pytest
 
 from agentrt.store.postgres import PostgresStore
 from tests.store.verbs import beat, here, send_one
-from tests.support import Sql, locked
+from tests.support import Sql, locked, waiting
 
 soon_s = 3.0
-waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 by_the_clock: dict[str, Callable[[PostgresStore], Awaitable[object]]] = {
     "due": lambda store: store.due(10),
