@@ -40,6 +40,10 @@ class _Pending:
     def key(self) -> tuple[int, int]:
         return self.attempt.job.id, self.attempt.job.fence
 
+    @property
+    def keyed(self) -> bool:
+        return self.attempt.job.key is not None
+
 
 Write = Callable[[Sequence[_Pending]], Awaitable[tuple[set[int], Callable[[], None]]]]
 
@@ -107,7 +111,7 @@ class Committer:
     async def _finish(self, items: Sequence[_Pending]) -> tuple[set[int], Callable[[], None]]:
         """Store ends; where there may be more to do, the same statement claims it. The claimed jobs start when all is settled."""
         ending = Counter(item.attempt.job.agent for item in items)
-        keyed = {item.attempt.job.agent for item in items if item.attempt.job.key is not None}
+        keyed = {item.attempt.job.agent for item in items if item.keyed}
         claims = self.claims
         look = None if claims is None else claims.along(ending, keyed=bool(keyed))
         if claims is None or look is None:
@@ -123,13 +127,13 @@ class Committer:
 
     async def _finish_only(self, items: Sequence[_Pending]) -> tuple[set[int], Callable[[], None]]:
         outcomes = [item.outcome for item in items if isinstance(item.outcome, Finish)]
-        keyed = any(item.attempt.job.key is not None for item in items)
+        keyed = any(item.keyed for item in items)
         limited = any(item.attempt.job.limited for item in items)
         return await self._store.finish(outcomes, keyed=keyed, limited=limited), _nothing
 
     async def _reschedule(self, items: Sequence[_Pending]) -> tuple[set[int], Callable[[], None]]:
         outcomes = [item.outcome for item in items if isinstance(item.outcome, Reschedule)]
-        keyed = any(item.attempt.job.key is not None for item in items)
+        keyed = any(item.keyed for item in items)
         limited = any(item.attempt.job.limited for item in items)
         return await self._store.reschedule(outcomes, keyed=keyed, limited=limited), _nothing
 
@@ -161,9 +165,8 @@ class Committer:
 
     async def _store_late(self, items: Sequence[_Pending], write: Write) -> None:
         """Somebody's transaction holds a mailbox. Its end has to wait, but no slot, no lease and no other end with it."""
-        keyed = [item for item in items if item.attempt.job.key is not None]
-        held = keyed or items
-        free = [item for item in items if item.attempt.job.key is None] if keyed else []
+        held = [item for item in items if item.keyed] or items
+        free = [item for item in items if not item.keyed and held is not items]
         if free:
             await self._store_items(free, write)
         self._under_way -= 1  # the other loop need not wait
@@ -183,7 +186,7 @@ class Committer:
         job = item.attempt.job
         text = codec.storable_text(f"its outcome could not be stored: {redact(str(error))}")
         plain = Finish(job.id, job.fence, State.failed, failure=Failure("unstorable", "StoreRefused", text))
-        accepted = await self._store.finish([plain], keyed=job.key is not None, limited=job.limited)
+        accepted = await self._store.finish([plain], keyed=item.keyed, limited=job.limited)
         item.outcome = plain  # only now: had this been refused too, the fault would not be in the outcome
         self._settle(item, accepted=job.id in accepted)
 
