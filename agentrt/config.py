@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import structlog
@@ -177,17 +177,12 @@ def _password_of(url: str) -> str:
         return ""
 
 
-def _job(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    about = about_job.get()
-    if about is not None:
-        for name, value in about.items():
-            event.setdefault(name, value)
-    return event
-
-
-def _timestamp(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    event["timestamp"] = datetime.now(UTC).isoformat()[: -len("+00:00")] + "Z"
-    return event
+def _about(_logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """What each line says besides: the job, the level, the time."""
+    line = {**(about_job.get() or {}), **event}
+    line["level"] = method
+    line["timestamp"] = datetime.now(UTC).isoformat()[: -len("+00:00")] + "Z"
+    return line
 
 
 class _Redactor:
@@ -227,14 +222,14 @@ def _line(value: object) -> bytes | None:
         return None
 
 
-class _StandardError:
-    """Standard error as it is when a line is written: a logger is kept for good, and it may be replaced."""
+class _Lines:
+    """Writes each line at once, to standard error as it is then: a logger is kept for good, and that may be replaced."""
 
-    def write(self, text: str) -> int:
-        return sys.stderr.write(text)
-
-    def flush(self) -> None:
+    def msg(self, line: str) -> None:
+        sys.stderr.write(line + "\n")
         sys.stderr.flush()
+
+    debug = info = warning = error = critical = msg
 
 
 def setup_logging(level: str = "info", *, as_json: bool | None = None) -> None:
@@ -244,15 +239,14 @@ def setup_logging(level: str = "info", *, as_json: bool | None = None) -> None:
         raise ConfigError(f"The log level {level!r} is unknown. Use debug, info, warning or error.")
     if as_json is None:
         as_json = not sys.stderr.isatty()
-    steps: list[Any] = [structlog.contextvars.merge_contextvars, _job, structlog.processors.add_log_level, _timestamp]
-    if as_json:
-        steps += [structlog.processors.format_exc_info, _Redactor(as_json=True)]
-    else:
-        steps += [_Redactor(as_json=False), structlog.dev.ConsoleRenderer()]
+    steps: list[Any] = [structlog.contextvars.merge_contextvars, _about, structlog.processors.format_exc_info]
+    steps.append(_Redactor(as_json=as_json))  # after the text of an exception was made, before anything is drawn
+    if not as_json:
+        steps.append(structlog.dev.ConsoleRenderer())
     structlog.configure(
         processors=steps,
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _StandardError())),
+        logger_factory=lambda *_: _Lines(),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(stream=sys.stderr, level=max(number, logging.WARNING), format="%(message)s", force=True)

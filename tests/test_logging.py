@@ -31,3 +31,25 @@ def test_a_line_that_json_can_hardly_hold_is_written_and_holds_no_secret(other: 
     assert [line["text"] for line in lines] == ["got the *** here"] * 3
     assert lines[0]["address"] == "postgresql://u:***@h/d"
     assert (lines[2]["number"], lines[2]["quoted"]) == (2**70, "got the *** here")
+
+
+fails = """
+import structlog
+from agentrt.config import setup_logging
+setup_logging("info", as_json={as_json})
+password = "correct-horse"
+try:
+    raise ValueError(f"cannot reach postgresql://u:{{password}}@h/d")
+except ValueError:
+    structlog.get_logger("test").exception("failed")
+"""
+
+
+@pytest.mark.parametrize("as_json", [True, False], ids=["json", "terminal"])
+def test_the_text_of_an_exception_is_in_its_line_without_a_secret_and_without_local_variables(as_json: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", fails.format(as_json=as_json)], capture_output=True, timeout=60, check=True, text=True
+    )
+    assert "cannot reach postgresql://u:***@h/d" in done.stderr
+    assert "Traceback" in done.stderr
+    assert "correct-horse" not in done.stderr
