@@ -7,12 +7,13 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NotRequired
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter
+from typing_extensions import TypedDict
 
 from agentrt import codec
 from agentrt.errors import PayloadInvalid, PayloadTooLarge, UsageError
@@ -104,6 +105,29 @@ def test_under_a_schema_a_value_comes_back_equal_or_is_refused(value: Any, schem
     except PayloadInvalid:
         return
     assert codec.decode(text, adapter) == value
+
+
+class Pair(TypedDict):
+    a: float
+    b: NotRequired[list[float]]
+
+
+numbers = st.integers(-(2**64), 2**64) | st.sampled_from([0, 2**53 + 1, 2**60]) | st.booleans() | st.floats()
+
+
+@given(
+    numbers | st.lists(numbers) | st.dictionaries(st.sampled_from(["b", "a", "c"]), numbers | st.lists(numbers)),
+    st.sampled_from([int, float, list[float], dict[str, float], Pair]),
+)
+def test_the_short_way_for_plain_values_gives_the_text_of_the_careful_one(value: Any, schema: Any) -> None:
+    adapter: TypeAdapter[Any] = TypeAdapter(schema)
+    text = codec._encode_plain(value, adapter)
+    if text is not None:
+        assert text == codec._encode(value, adapter, "$", 1_000_000)
+
+
+def test_whole_numbers_for_floats_and_fields_in_any_order_take_the_short_way() -> None:
+    assert codec._encode_plain({"b": [1, 2.5], "a": 0}, TypeAdapter(Pair)) is not None
 
 
 @pytest.mark.parametrize(
