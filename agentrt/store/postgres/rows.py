@@ -112,6 +112,21 @@ def sent_columns(jobs: Sequence[NewJob]) -> dict[str, Any]:
     }
 
 
+def sent_values(job: NewJob) -> dict[str, Any]:
+    """As `sent_columns`, of one message."""
+    return {
+        "agent": job.agent,
+        "key": job.key,
+        "priority": job.priority,
+        "delay_s": job.delay_s,
+        "run_at": job.run_at,
+        "max_attempts": job.max_attempts,
+        "payload": job.payload.decode(),
+        "watched": job.watched,
+        "deadline_s": job.deadline_s,
+    }
+
+
 def step_columns(jobs: Sequence[NewJob], sender: Sender | None) -> dict[str, Any]:
     """What a message has besides, that is a step of an attempt or has a dedup key."""
     takes = sender.takes if sender is not None else None

@@ -40,6 +40,7 @@ from agentrt.store.postgres.rows import (
     mailbox_order,
     reopened,
     sent_columns,
+    sent_values,
     step_columns,
     wanted_columns,
 )
@@ -129,7 +130,11 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
         ]
 
     async def _send_plain(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Sent]:
-        return [Sent(row[0]) for row in await self._run("send_plain", connection, sent_columns(jobs))]
+        if len(jobs) == 1:
+            rows = await self._run("send_one", connection, sent_values(jobs[0]))
+        else:
+            rows = await self._run("send_plain", connection, sent_columns(jobs))
+        return [Sent(row[0]) for row in rows]
 
     async def _send_together(self, jobs: Sequence[NewJob]) -> list[Sent]:
         """Messages of many senders. Their rows lock the mailboxes, so they come in the order in which all do."""
