@@ -23,7 +23,7 @@ from agentrt.config import redact
 from agentrt.durable.branch import Branch, Branches
 from agentrt.errors import StoreUnavailable, UsageError
 from agentrt.limits import payload_bytes_max
-from agentrt.model import Claimed, Retry, Sender, Sent, StepKind, StepMark, StepRecord, StepState, Wanted
+from agentrt.model import Claimed, NewJob, Retry, Sender, Sent, StepKind, StepMark, StepRecord, StepState, Wanted
 from agentrt.store import Store
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class HandOver(Protocol):
     def offer(self, agent: str) -> Wanted | None:
         """Set a slot aside for a message to this agent while it is sent; None: it is not run here, or there is no room."""
 
-    async def hand(self, wanted: Wanted, send: Callable[[], Awaitable[tuple[Sent, Claimed | None]]]) -> Sent:
-        """Send into the slot that was set aside, through outages, and start what was handed over (None: it was not).
+    async def hand(self, wanted: Wanted, attempt: Attempt, job: NewJob) -> Sent:
+        """Send into the slot that was set aside, through outages, and start what was handed over.
 
         A caller that is cancelled meanwhile does not end it: what has been stored in our name runs nowhere else.
         """

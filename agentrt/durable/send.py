@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentrt.context import Attempt, Begun
 from agentrt.durable.budget import exceed, questions_of
 from agentrt.errors import BudgetExceeded, TooManyHops
 from agentrt.limits import hops_max
-from agentrt.model import AgentPolicy, Claimed, NewJob, Sent, StepKind, StepState, Taken
+from agentrt.model import NewJob, Sent, StepKind, StepState
 
 if TYPE_CHECKING:
     from agentrt.client import Client
@@ -71,35 +70,7 @@ async def _send_one(attempt: Attempt, job: NewJob, client: Client) -> Sent:
     if hand_over is None or wanted is None:
         (sent,) = await client.send([job], sender=attempt.owner)
         return sent
-    sender = replace(attempt.owner, takes=wanted)
-    policy, _ = wanted.agents[0]
-
-    async def send() -> tuple[Sent, Claimed | None]:
-        (sent,) = await attempt.store.send([job], None, sender)
-        return sent, None if sent.taken is None else _claimed(attempt, job, sent.id, sent.taken, policy)
-
-    return await hand_over.hand(wanted, send)
-
-
-def _claimed(attempt: Attempt, job: NewJob, job_id: int, taken: Taken, policy: AgentPolicy) -> Claimed:
-    return Claimed(
-        id=job_id,
-        fence=1,
-        agent=job.agent,
-        key=job.key,
-        attempt=1,
-        max_attempts=job.max_attempts or policy.max_attempts,
-        payload=job.payload.decode(),
-        priority=job.priority,
-        ord=0,
-        root=attempt.job.root,
-        lease_s=policy.lease_s,
-        waited_s=0.0,
-        hops=attempt.job.hops + 1,
-        deadline_s=taken.deadline_s,
-        account=attempt.job.account,
-        key_state=taken.key_state,
-    )
+    return await hand_over.hand(wanted, attempt, job)
 
 
 def _state(job: NewJob, child: int) -> StepState:

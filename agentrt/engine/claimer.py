@@ -9,18 +9,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 import structlog
 
-from agentrt.context import through_outages
 from agentrt.engine.floors import Floors
 from agentrt.engine.look import Look
 from agentrt.engine.runner import Runner
 from agentrt.engine.stats import Cause, Stats
-from agentrt.errors import LeaseLost
-from agentrt.model import Claimed, Sent, Wanted
+from agentrt.model import Claimed, Wanted
 from agentrt.store import Store
 
 log = structlog.get_logger("agentrt.claimer")
@@ -111,9 +109,14 @@ class Claimer:
         The end of a keyed job is one: it makes the next of its mailbox ready. Whoever gets a look gives it back to `claimed` or
         `failed`.
         """
-        if not (self._hungry or keyed or self._bell.is_set()):
+        if not (keyed or self.looks_next):
             return None
         return self._look(self._take_cause() or "more", ending)
+
+    @property
+    def looks_next(self) -> bool:
+        """Whether there is a reason to look: then the ends of jobs go with a claim."""
+        return bool(self._hungry) or self._bell.is_set()
 
     def offer(self, agent: str) -> Wanted | None:
         """Set a slot aside for a message to this agent that is about to be sent; None: it is to be claimed as any other.
@@ -129,35 +132,8 @@ class Claimer:
         self._on_their_way += 1
         return Wanted(self._supervisor, tuple(agents), total, False, self.floors.of([agent]))
 
-    async def hand(self, wanted: Wanted, send: Callable[[], Awaitable[tuple[Sent, Claimed | None]]]) -> Sent:
-        answer: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
-        self._runner.spawn(self._hand(wanted, send, answer), "hand-over")
-        return await answer
-
-    async def _hand(
-        self, wanted: Wanted, send: Callable[[], Awaitable[tuple[Sent, Claimed | None]]], answer: asyncio.Future[Sent]
-    ) -> None:
-        asked_at = granted_at = 0.0
-
-        async def once() -> tuple[Sent, Claimed | None]:
-            nonlocal asked_at
-            asked_at = time.monotonic()  # before the statement: our idea of the lease must not outlast the database's
-            return await send()
-
-        job: Claimed | None = None
-        try:
-            sent, job = await through_outages(once)
-            granted_at = asked_at + (0.0 if sent.taken is None else sent.taken.leased_s)
-            if not answer.done():  # else the caller was cancelled
-                answer.set_result(sent)
-        except (Exception, LeaseLost) as error:
-            if not answer.done():
-                answer.set_exception(error)
-        finally:
-            answer.cancel()  # if it is not done: this task was cancelled
-            self._handed(wanted, granted_at, job)
-
-    def _handed(self, wanted: Wanted, granted_at: float, job: Claimed | None) -> None:
+    def handed(self, wanted: Wanted, granted_at: float, job: Claimed | None) -> None:
+        """Give back what `offer` set aside, and start what was handed over. None: the message is claimed as any other."""
         self._back(wanted)
         if job is not None:
             self._stats.claimed["sent"] += 1

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeVar
 
 import structlog
 
@@ -24,12 +25,15 @@ from agentrt.model import Failure, Finish, Outcome, Park, Reschedule, State
 from agentrt.store import Store
 
 log = structlog.get_logger("agentrt.committer")
+T = TypeVar("T")
 flush_max = 200
 two_from = 20  # outcomes that wait: from so many on two batches are under way at a time
 
 
 @dataclass(slots=True)
-class _Pending:
+class Pending:
+    """An outcome that is not settled yet."""
+
     attempt: Attempt
     outcome: Outcome | None
     ran_s: float
@@ -44,8 +48,14 @@ class _Pending:
     def keyed(self) -> bool:
         return self.attempt.job.key is not None
 
+    @property
+    def rides(self) -> bool:
+        """Whether another statement may take it along: a plain end, for which no mailbox, limit or lost answer is looked at."""
+        plain = isinstance(self.outcome, Finish) and not self.outcome.reopen
+        return plain and not (self.keyed or self.attempt.job.limited or self.doubtful)
 
-Write = Callable[[Sequence[_Pending]], Awaitable[tuple[set[int], Callable[[], None]]]]
+
+Write = Callable[[Sequence[Pending]], Awaitable[tuple[set[int], Callable[[], None]]]]
 
 
 class Committer:
@@ -59,7 +69,7 @@ class Committer:
     def __init__(self, store: Store, stats: Stats) -> None:
         self._store = store
         self._stats = stats
-        self._queue: dict[tuple[int, int], _Pending] = {}  # by job and fence, in the order of their ends
+        self._queue: dict[tuple[int, int], Pending] = {}  # by job and fence, in the order of their ends
         self._under_way = 0
         self._rung = asyncio.Event()
         self.on_stored: Callable[[Attempt], None] = lambda _attempt: None
@@ -67,7 +77,7 @@ class Committer:
 
     def put(self, attempt: Attempt, outcome: Outcome | None, ran_s: float) -> None:
         """Take an outcome. None: the lease was lost, there is nothing to store."""
-        item = _Pending(attempt, outcome, ran_s)
+        item = Pending(attempt, outcome, ran_s)
         self._queue[item.key] = item
         self._rung.set()
 
@@ -80,7 +90,7 @@ class Committer:
                 self._rung.clear()
                 await self._rung.wait()
 
-    def _take(self) -> list[_Pending]:
+    def _take(self) -> list[Pending]:
         """What goes next: all that is there, unless a batch is under way. Many go in two halves, so that the loops take turns."""
         count = len(self._queue)
         if count < two_from:
@@ -90,7 +100,36 @@ class Committer:
         keys = dict(islice(self._queue, min(count, flush_max)))  # of two attempts of one job the later one
         return [self._queue.pop(key) for key in keys.items()]
 
-    async def _flush(self, batch: list[_Pending]) -> None:
+    def take_along(self, *, older_than: int) -> Sequence[Pending]:
+        """Ends for another statement, which `carry` is called with; none when there are many, which go together.
+
+        Jobs are locked in the order of their ids, and that statement locks the job `older_than`.
+        """
+        if len(self._queue) >= two_from:
+            return ()
+        riding = {item.attempt.job.id: item for item in self._queue.values() if item.rides}
+        older = [item for job_id, item in riding.items() if job_id < older_than]
+        for item in older:
+            del self._queue[item.key]
+        return older
+
+    async def carry(
+        self, items: Sequence[Pending], write: Callable[[Sequence[Finish]], Awaitable[tuple[set[int], T]]]
+    ) -> T:
+        """Store ends by a statement that stores something else too. Raises what it raises, with the ends in the queue again."""
+        try:
+            accepted, rest = await write([item.outcome for item in items if isinstance(item.outcome, Finish)])
+        except BaseException as error:
+            for item in items:
+                item.doubtful = isinstance(error, StoreUnavailable) or not isinstance(error, Exception)
+            self._queue = {item.key: item for item in items} | self._queue
+            self._rung.set()
+            raise
+        for item in items:
+            self._settle(item, accepted=item.attempt.job.id in accepted)
+        return rest
+
+    async def _flush(self, batch: list[Pending]) -> None:
         """Store a batch. Raises `StoreError` with what was not settled in the queue again."""
         self._under_way += 1
         try:
@@ -108,7 +147,7 @@ class Committer:
             self._under_way -= 1
             self._rung.set()  # what came meanwhile may be for either loop
 
-    async def _finish(self, items: Sequence[_Pending]) -> tuple[set[int], Callable[[], None]]:
+    async def _finish(self, items: Sequence[Pending]) -> tuple[set[int], Callable[[], None]]:
         """Store ends; where there may be more to do, the same statement claims it. The claimed jobs start when all is settled."""
         ending = Counter(item.attempt.job.agent for item in items)
         keyed = {item.attempt.job.agent for item in items if item.keyed}
@@ -125,23 +164,23 @@ class Committer:
             raise
         return accepted, lambda: claims.claimed(look, jobs)
 
-    async def _finish_only(self, items: Sequence[_Pending]) -> tuple[set[int], Callable[[], None]]:
+    async def _finish_only(self, items: Sequence[Pending]) -> tuple[set[int], Callable[[], None]]:
         outcomes = [item.outcome for item in items if isinstance(item.outcome, Finish)]
         keyed = any(item.keyed for item in items)
         limited = any(item.attempt.job.limited for item in items)
         return await self._store.finish(outcomes, keyed=keyed, limited=limited), _nothing
 
-    async def _reschedule(self, items: Sequence[_Pending]) -> tuple[set[int], Callable[[], None]]:
+    async def _reschedule(self, items: Sequence[Pending]) -> tuple[set[int], Callable[[], None]]:
         outcomes = [item.outcome for item in items if isinstance(item.outcome, Reschedule)]
         keyed = any(item.keyed for item in items)
         limited = any(item.attempt.job.limited for item in items)
         return await self._store.reschedule(outcomes, keyed=keyed, limited=limited), _nothing
 
-    async def _park(self, items: Sequence[_Pending]) -> tuple[set[int], Callable[[], None]]:
+    async def _park(self, items: Sequence[Pending]) -> tuple[set[int], Callable[[], None]]:
         outcomes = [item.outcome for item in items if isinstance(item.outcome, Park)]
         return await self._store.park(outcomes, limited=any(item.attempt.job.limited for item in items)), _nothing
 
-    async def _store_items(self, items: Sequence[_Pending], write: Write) -> None:
+    async def _store_items(self, items: Sequence[Pending], write: Write) -> None:
         try:
             accepted, then = await write(items)
         except StoreBusy:
@@ -163,7 +202,7 @@ class Committer:
         finally:
             then()
 
-    async def _store_late(self, items: Sequence[_Pending], write: Write) -> None:
+    async def _store_late(self, items: Sequence[Pending], write: Write) -> None:
         """Somebody's transaction holds a mailbox. Its end has to wait, but no slot, no lease and no other end with it."""
         held = [item for item in items if item.keyed] or items
         free = [item for item in items if not item.keyed and held is not items]
@@ -176,7 +215,7 @@ class Committer:
         finally:
             self._under_way += 1
 
-    async def _store_one_by_one(self, items: Sequence[_Pending], write: Write, error: StoreRefused) -> None:
+    async def _store_one_by_one(self, items: Sequence[Pending], write: Write, error: StoreRefused) -> None:
         """The database refused the batch as a whole: find the item that it cannot take, and end that job as failed."""
         if len(items) > 1:
             for item in items:
@@ -190,7 +229,7 @@ class Committer:
         item.outcome = plain  # only now: had this been refused too, the fault would not be in the outcome
         self._settle(item, accepted=job.id in accepted)
 
-    def _settle(self, item: _Pending, *, accepted: bool) -> None:
+    def _settle(self, item: Pending, *, accepted: bool) -> None:
         job = item.attempt.job
         item.settled = True
         verb, more = (

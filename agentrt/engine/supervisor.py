@@ -25,6 +25,7 @@ from agentrt.engine.answers import Answers
 from agentrt.engine.claimer import Claimer
 from agentrt.engine.committer import Committer
 from agentrt.engine.doorbell import Doorbell
+from agentrt.engine.handover import HandOver
 from agentrt.engine.heart import Heart
 from agentrt.engine.janitor import Janitor
 from agentrt.engine.runner import Runner
@@ -155,7 +156,7 @@ class Supervisor:
         )
         self._committer.on_stored = self._runner.stored
         self._committer.claims = self._claimer
-        self._runner.hand_over = self._claimer
+        self._runner.hand_over = HandOver(self._store, self._runner, self._claimer, self._committer)
         self._runner.on_free = self._slot_freed
         self._runner.on_alone_ended = self._claimer.alone_ended
         self._runner.on_idle = self._idle.set

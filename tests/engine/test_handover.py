@@ -11,8 +11,8 @@ import pytest
 import agentrt
 from agentrt import Retry, agent
 from agentrt.engine.supervisor import Supervisor
-from agentrt.errors import StoreUnavailable
-from agentrt.model import NewJob, Sender, Sent
+from agentrt.errors import StoreBusy, StoreError, StoreRefused, StoreUnavailable
+from agentrt.model import Finish, NewJob, Sender, Sent
 from agentrt.store import Heard
 from agentrt.store.postgres import PostgresStore
 from agentrt.store.postgres.listener import PostgresNotifier
@@ -259,4 +259,78 @@ async def test_a_message_whose_send_waited_for_its_mailbox_for_longer_than_a_lea
     finally:
         await store.close()
     assert await sql.value("select count(*) from agentrt.history where attempt = 1") == 2
+    assert await sql.value("select count(*) from agentrt.attempts") == 0
+
+
+class FirstRelay(PostgresStore):
+    """A store in which the first statement that stores ends together with a message fails, before or after it is stored."""
+
+    def __init__(self, dsn: str, failure: StoreError, *, stored: bool) -> None:
+        super().__init__(dsn)
+        self.failure: StoreError | None = failure
+        self._stored = stored
+
+    async def relay(self, outcomes: Sequence[Finish], job: NewJob, sender: Sender) -> tuple[set[int], Sent | None]:
+        failure, self.failure = self.failure, None
+        if failure is None:
+            return await super().relay(outcomes, job, sender)
+        if self._stored:
+            await super().relay(outcomes, job, sender)
+        raise failure
+
+
+@agent
+async def ping(left: int) -> None:
+    if left:
+        await pong.send(left - 1)
+
+
+@agent
+async def pong(left: int) -> None:
+    if left:
+        await ping.send(left - 1)
+
+
+async def test_two_agents_that_send_to_each_other_cost_one_statement_a_hop(database: str, sql: Sql) -> None:
+    hops = 60
+    store = PostgresStore(database)
+    try:
+        async with supervising_on(store, ping, pong, poll_s=600) as supervisor:
+            await rung(supervisor)
+            before = store.statements
+            await insert(sql, "ping", payload=f'{{"left": {hops}}}')
+            await sql.until_count("select count(*) from agentrt.history", hops + 1)
+            assert store.statements - before < hops * 1.5  # some are of claims and beats
+            assert supervisor.stats.claimed["sent"] >= hops - 1
+    finally:
+        await store.close()
+    assert await sql.value("select count(*) from agentrt.history where state = 'succeeded' and attempt = 1") == hops + 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "stored"),
+    [
+        (StoreUnavailable("the link is gone"), True),
+        (StoreUnavailable("the link is gone"), False),
+        (StoreRefused("one of them"), False),
+        (StoreBusy("one of them"), False),
+    ],
+    ids=["its answer is lost", "the link is gone before", "it is refused", "it would have to wait"],
+)
+async def test_a_statement_that_fails_with_ends_and_a_message_costs_none_of_them(
+    failure: StoreError, stored: bool, database: str, sql: Sql
+) -> None:
+    hops = 10
+    store = FirstRelay(database, failure, stored=stored)
+    try:
+        async with supervising_on(store, ping, pong, lease_s=600, poll_s=600, drain_s=0.5) as supervisor:
+            await rung(supervisor)
+            await insert(sql, "ping", payload=f'{{"left": {hops}}}')
+            await sql.until_count("select count(*) from agentrt.history", hops + 1)
+            assert store.failure is None
+            await sql.until_none_unfinished()
+            assert supervisor.stats.outcomes == {"succeeded": hops + 1}
+    finally:
+        await store.close()
+    assert await sql.value("select count(*) from agentrt.history where state = 'succeeded' and attempt = 1") == hops + 1
     assert await sql.value("select count(*) from agentrt.attempts") == 0

@@ -18,9 +18,11 @@ from agentrt.model import (
     NewJob,
     Reschedule,
     Sender,
+    Sent,
     StepMark,
     StepRecord,
     StepState,
+    Taken,
     Wanted,
 )
 
@@ -96,6 +98,11 @@ def column(values: list[Any], usual: Any = None) -> list[Any] | None:
     The driver looks at each element of an array, and that is the dearest part of a statement with many rows.
     """
     return None if values.count(usual) == len(values) else values
+
+
+def sent(row: asyncpg.Record) -> Sent:
+    taken = Taken(row["key_state"], row["deadline_s"], row["leased_s"]) if row["taken"] else None
+    return Sent(row["id"], row["existed"], taken)
 
 
 def sent_columns(jobs: Sequence[NewJob]) -> dict[str, Any]:

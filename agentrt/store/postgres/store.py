@@ -22,7 +22,6 @@ from agentrt.model import (
     Sent,
     State,
     SweepReport,
-    Taken,
     Wanted,
 )
 from agentrt.store import Heard
@@ -39,6 +38,7 @@ from agentrt.store.postgres.rows import (
     finished_columns,
     mailbox_order,
     reopened,
+    sent,
     sent_columns,
     sent_values,
     step_columns,
@@ -120,14 +120,7 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
         rows = await self._run("send", connection, sent_columns(jobs) | step_columns(jobs, sender))
         if sender is not None and not rows:
             raise LeaseLost(f"job {sender.job_id}, fence {sender.fence}")
-        return [
-            Sent(
-                row["id"],
-                row["existed"],
-                Taken(row["key_state"], row["deadline_s"], row["leased_s"]) if row["taken"] else None,
-            )
-            for row in rows
-        ]
+        return [sent(row) for row in rows]
 
     async def _send_plain(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Sent]:
         if len(jobs) == 1:
@@ -139,8 +132,8 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
     async def _send_together(self, jobs: Sequence[NewJob]) -> list[Sent]:
         """Messages of many senders. Their rows lock the mailboxes, so they come in the order in which all do."""
         order = mailbox_order(jobs)
-        sent = dict(zip(order, await self._send_plain([jobs[n] for n in order]), strict=True))
-        return [sent[n] for n in range(len(jobs))]
+        answers = dict(zip(order, await self._send_plain([jobs[n] for n in order]), strict=True))
+        return [answers[n] for n in range(len(jobs))]
 
     async def claim(self, wanted: Wanted) -> list[Claimed]:
         return claimed_jobs(await self._run("claim", None, wanted_columns(wanted)), wanted)
@@ -162,6 +155,12 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
         columns = finished_columns(outcomes) | wanted_columns(wanted) | {"keyed": list(keyed), "limited": limited}
         first, *rows = await self._run("turn", None, columns)
         return set(first["accepted"]), claimed_jobs(rows, wanted)
+
+    async def relay(self, outcomes: Sequence[Finish], job: NewJob, sender: Sender) -> tuple[set[int], Sent | None]:
+        """End jobs, and send a message of an attempt. Neither they nor it have a mailbox. None: the attempt has lost its job."""
+        columns = finished_columns(outcomes) | sent_columns([job]) | step_columns([job], sender)
+        (row,) = await self._run("relay", None, columns)
+        return set(row["accepted"]), None if row["id"] is None else sent(row)
 
     async def finished_by(self, attempts: Sequence[tuple[int, int]]) -> set[int]:
         rows = await self._lanes.fetch(

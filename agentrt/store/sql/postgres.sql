@@ -29,6 +29,12 @@ select * from agentrt.send(:agents, :keys, :priorities, :delays, :run_ats, :max_
                            :parent, :fence, :steps, :asks, :timeouts, :fingerprints, :places,
                            :supervisor, :lease, :attempts, :floors);
 
+-- name: relay
+-- Finish and send in one round trip. Returns: a row with the ids accepted, then the columns of `send`; id null: it has lost its job.
+select * from agentrt.relay(:ids, :fences, :states, :results, :reasons, :kinds, :texts, :tracebacks, :counts, :key_states,
+                            :agents, :priorities, :max_attempts, :payloads, :deadlines, :watched, :parent, :fence, :steps,
+                            :fingerprints, :places, :supervisor, :lease, :attempts, :floors);
+
 -- name: claim
 -- Lease ready jobs to a supervisor. Returns: the jobs, unordered, with their recorded steps.
 select * from agentrt.claim(:supervisor, :agents, :limits, :global, :max_attempts, :leases, :floors, :total, :alone);

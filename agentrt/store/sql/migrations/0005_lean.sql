@@ -211,3 +211,31 @@ begin
                  from unnest(v_ids, v_new) with ordinality u(i, n, o) order by u.o;
 end$$;
 
+
+-- ------------------------------------------------------------------------------------------------ relay
+
+-- Move finished jobs to history, and send a message of an attempt in the same round trip. As `finish`, of jobs without a mailbox, then
+-- `send`, of one message without a mailbox. What is finished may be locked by who waits for it, and no message shall wait with it: this
+-- then fails with lock_not_available, and has changed nothing. Returns one row: the ids that were accepted, and the message's, null when
+-- the attempt has lost its job.
+create function agentrt.relay(
+  p_ids bigint[], p_fences bigint[], p_states text[], p_results text[],
+  p_reasons text[], p_kinds text[], p_texts text[], p_tracebacks text[], p_counts boolean[], p_key_states text[],
+  p_agents text[], p_priorities int2[], p_max_attempts int[], p_payloads text[], p_deadlines float8[], p_watched boolean[],
+  p_parent bigint, p_fence bigint, p_steps text[], p_fingerprints text[], p_places text[],
+  p_supervisor uuid, p_lease float8, p_attempts int, p_floors bigint[])
+returns table(accepted bigint[], id bigint, existed boolean, taken boolean, key_state text, deadline_s float8, leased_s float8)
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off
+set lock_timeout = '100ms' as $$
+#variable_conflict use_column
+begin
+  accepted := array(
+    select agentrt.finish(p_ids, p_fences, p_states, p_results, p_reasons, p_kinds, p_texts, p_tracebacks, p_counts, p_key_states,
+                          '{}', '{}', false, false));
+  select s.id, s.existed, s.taken, s.key_state, s.deadline_s, s.leased_s into id, existed, taken, key_state, deadline_s, leased_s
+    from agentrt.send(p_agents, null, p_priorities, null, null, p_max_attempts, p_payloads, null, p_deadlines, p_watched, p_parent,
+                      p_fence, p_steps, null, null, p_fingerprints, p_places, p_supervisor, p_lease, p_attempts, p_floors) s;
+  return next;
+end$$;
