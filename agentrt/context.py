@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -84,6 +85,7 @@ class Attempt:
     job: Claimed
     store: Store
     client: Client
+    owner: Sender = field(init=False)  # the job and its fence
     warm_s: float = 60.0
     value_bytes_max: int = payload_bytes_max
     branches: Branches = field(default_factory=Branches)
@@ -107,9 +109,8 @@ class Attempt:
     _slotless: bool = False
     _park_timer: asyncio.TimerHandle | None = None
 
-    @property
-    def owner(self) -> Sender:
-        return Sender(self.job.id, self.job.fence)
+    def __post_init__(self) -> None:
+        self.owner = Sender(self.job.id, self.job.fence)
 
     # -------------------------------------------------------------- the end
 
@@ -301,10 +302,15 @@ def _place() -> str:
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_own_folders):
         frame = frame.f_back
-    path = Path(frame.f_code.co_filename)
-    if path.parent.name == "asyncio":  # a verb handed to gather or a task as it is: no line of the user's awaits it
-        return "a task of its own"
-    return f"{path.name}:{frame.f_lineno}"
+    file = _user_file(frame.f_code.co_filename)
+    return "a task of its own" if file is None else f"{file}:{frame.f_lineno}"
+
+
+@lru_cache(maxsize=1024)
+def _user_file(name: str) -> str | None:
+    """The name of a file of the user's; None: a verb was handed to gather or a task as it is, no line of the user's awaits it."""
+    path = Path(name)
+    return None if path.parent.name == "asyncio" else path.name
 
 
 def _difference(kind: StepKind, mark: StepMark, subject: object, known: StepState) -> tuple[str, str]:

@@ -138,6 +138,8 @@ class _Try:
         return spent.on(record)
 
     async def _call(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        if self._timeout_s is None:
+            return await self._attempt.perform(fn, args)
         timeout = asyncio.timeout(self._timeout_s)
         try:
             async with timeout:

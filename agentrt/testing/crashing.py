@@ -89,9 +89,7 @@ class CrashingStore(PostgresStore):
     # -------------------------------------------------------------- what an attempt writes
 
     async def send(self, jobs: Sequence[NewJob], connection: Any = None, sender: Sender | None = None) -> list[Sent]:
-        steps = [job.step.id for job in jobs if job.step is not None]
-        more = f" and {len(steps) - 3} more" if len(steps) > 3 else ""
-        async with self._boundary([sender.job_id] if sender else [], f"the send of {', '.join(steps[:3])}{more}"):
+        async with self._boundary([sender.job_id] if sender else [], _sending(jobs)):
             return await super().send(jobs, connection, sender)
 
     async def record(self, owner: Sender, record: StepRecord, connection: Any = None) -> StepState:
@@ -140,6 +138,13 @@ class CrashingStore(PostgresStore):
         async with self._boundary([outcome.id for outcome in outcomes], "the end of the job"):
             return await super().turn(outcomes, wanted, keyed=keyed, limited=limited)
 
+    async def relay(self, outcomes: Sequence[Finish], job: NewJob, sender: Sender) -> tuple[set[int], Sent | None]:
+        async with (
+            self._boundary([outcome.id for outcome in outcomes], "the end of the job"),
+            self._boundary([sender.job_id], _sending([job])),
+        ):
+            return await super().relay(outcomes, job, sender)
+
     async def reschedule(self, outcomes: Sequence[Reschedule], *, keyed: bool, limited: bool) -> set[int]:
         async with self._boundary([outcome.id for outcome in outcomes], "the end of an attempt"):
             return await super().reschedule(outcomes, keyed=keyed, limited=limited)
@@ -147,3 +152,9 @@ class CrashingStore(PostgresStore):
     async def park(self, outcomes: Sequence[Park], *, limited: bool) -> set[int]:
         async with self._boundary([outcome.id for outcome in outcomes], "the parking"):
             return await super().park(outcomes, limited=limited)
+
+
+def _sending(jobs: Sequence[NewJob]) -> str:
+    steps = [job.step.id for job in jobs if job.step is not None]
+    more = f" and {len(steps) - 3} more" if len(steps) > 3 else ""
+    return f"the send of {', '.join(steps[:3])}{more}"

@@ -180,6 +180,9 @@ class CrashingStore(PostgresStore):
     async def turn(self, outcomes: Any, wanted: Any, **options: Any) -> Any:
         return await self._at("finish", super().turn(outcomes, wanted, **options))
 
+    async def relay(self, outcomes: Any, job: Any, sender: Any) -> Any:
+        return await self._at("relay", super().relay(outcomes, job, sender))
+
     async def park(self, outcomes: Any, **options: Any) -> Any:
         return await self._at("park", super().park(outcomes, **options))
 

@@ -30,6 +30,7 @@ async def speeds(sql: Sql, connections: list[asyncpg.Connection]) -> tuple[float
     return statistics.median(rung), statistics.median(bare)
 
 
+@pytest.mark.usefixtures("flushing")
 @pytest.mark.parametrize("senders", [8, 32])
 async def test_senders_keep_their_speed_while_every_supervisor_is_quiet(
     database: str, store: PostgresStore, sql: Sql, senders: int
