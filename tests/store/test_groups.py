@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from agentrt.errors import LeaseLost, StoreRefused, StoreUnavailable
-from agentrt.model import State
+from agentrt.model import Sender, State, StepMark
 from agentrt.store.postgres import PostgresStore
 from tests.cases.proxy import Proxy
 from tests.store.verbs import (
@@ -25,7 +25,7 @@ from tests.store.verbs import (
     send_one,
     states_of,
 )
-from tests.support import Sql, locked, waiting, waiting_from
+from tests.support import Sql, eventually, locked, waiting, waiting_from
 
 payloads = "select array_agg(payload::text order by payload::text) from agentrt.jobs"
 soon_s = 5.0
@@ -47,9 +47,22 @@ async def turns(count: int = 5) -> None:
 
 
 async def both_under_way(store: PostgresStore, sql: Sql, key: str = "k") -> list[asyncio.Task[int]]:
-    """Two sends that wait for the lock of a mailbox: what is sent now waits for one of them."""
+    """Two sends that wait for the lock of a mailbox: what is sent now to one that is locked, too, waits for one of them."""
     tasks = [asyncio.create_task(send_one(store, key=key)) for _ in range(2)]
     await sql.until_count(waiting, 2)
+    return tasks
+
+
+async def queued(store: PostgresStore, key: str = "late") -> list[asyncio.Task[int]]:
+    """Sends to a mailbox that is locked, while both that may be under way are: they have found it so, and wait for their turn."""
+    before = store.statements
+    tasks = [asyncio.create_task(send_one(store, payload=b"%d" % n, key=key)) for n in range(5)]
+
+    async def looked() -> bool:
+        return len(store._waiting_sends._waiting) == len(tasks)
+
+    await eventually(looked)
+    assert store.statements - before < len(tasks)
     return tasks
 
 
@@ -70,7 +83,7 @@ async def test_messages_of_one_mailbox_that_share_a_statement_keep_the_order_of_
     store: PostgresStore,
 ) -> None:
     before = store.statements
-    first = [numbered(n, agent="c", key="w") for n in range(2)]  # they go alone, the others wait for them
+    first = [numbered(n, agent="c", key=f"w{n}") for n in range(2)]  # they go alone, the others wait for them
     ids = await send_all(store, *first, *(numbered(n, agent="b", key="zyx"[n % 3]) for n in range(60)))
     assert store.statements - before == 3
     order = await in_line(store, "b")
@@ -102,19 +115,18 @@ async def test_a_message_that_the_database_refuses_fails_alone(
 async def test_a_caller_cancelled_before_its_message_goes_has_sent_nothing(
     database: str, store: PostgresStore, sql: Sql
 ) -> None:
-    async with locked(database, "k"):
+    async with locked(database, "k"), locked(database, "late"):
         tasks = await both_under_way(store, sql)
-        later = [asyncio.create_task(send_one(store, payload=b"%d" % n, key=f"own {n}")) for n in range(5)]
-        await turns()
+        later = await queued(store)
         later[2].cancel()
         await turns()
     await asyncio.gather(*tasks)
     ids = await asyncio.gather(*later, return_exceptions=True)
     assert isinstance(ids.pop(2), asyncio.CancelledError)
-    assert await sql.value("select array_agg(payload::text order by id) from agentrt.jobs where key <> 'k'") == list(
-        "0134"
-    )
-    assert await states_of(store, [int(str(job_id)) for job_id in ids]) == [State.ready] * 4
+    stored = "select array_agg(payload::text order by payload::text) from agentrt.jobs where key = 'late'"
+    assert await sql.value(stored) == list("0134")
+    states = await states_of(store, [int(str(job_id)) for job_id in ids])
+    assert sorted(states) == [State.blocked] * 3 + [State.ready]
 
 
 async def test_a_caller_cancelled_while_its_message_goes_takes_no_other_along(
@@ -123,18 +135,16 @@ async def test_a_caller_cancelled_while_its_message_goes_takes_no_other_along(
     async with locked(database, "late"):
         async with locked(database, "k"):
             tasks = await both_under_way(store, sql)
-            later = [asyncio.create_task(send_one(store, payload=b"%d" % n, key=f"own {n}")) for n in range(5)]
-            later.append(asyncio.create_task(send_one(store, key="late", payload=b"5")))
-            await turns()
+            later = await queued(store)
         await asyncio.gather(*tasks)
-        await sql.until_count(waiting, 1)  # the six share a statement now
+        await sql.until_count(waiting, 1)  # the five share a statement now
         later[2].cancel()
         await turns()
     ids = await asyncio.gather(*later, return_exceptions=True)
     assert isinstance(ids.pop(2), asyncio.CancelledError)
     rows = await sql.rows("select id, payload::text from agentrt.jobs where key is distinct from 'k' order by id")
-    assert sorted(row["payload"] for row in rows if row["id"] in ids) == list("01345")
-    assert len(rows) <= 6  # whether the cancelled one is there is unknown to its caller; nothing is there twice
+    assert sorted(row["payload"] for row in rows if row["id"] in ids) == list("0134")
+    assert len(rows) <= 5  # whether the cancelled one is there is unknown to its caller; nothing is there twice
     assert len({row["payload"] for row in rows}) == len(rows)
 
 
@@ -142,9 +152,9 @@ async def test_those_who_wait_go_when_the_callers_under_way_are_cancelled(
     database: str, store: PostgresStore, sql: Sql
 ) -> None:
     async with locked(database, "k"):
-        tasks = await both_under_way(store, sql)
-        later = [asyncio.create_task(send_one(store, payload=b"%d" % n, key=f"own {n}")) for n in range(5)]
-        await turns()
+        async with locked(database, "late"):
+            tasks = await both_under_way(store, sql)
+            later = await queued(store)
         for task in tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):
@@ -154,18 +164,36 @@ async def test_those_who_wait_go_when_the_callers_under_way_are_cancelled(
     assert await sql.value(payloads) == list("01234")
 
 
-async def test_a_mailbox_that_is_locked_holds_up_no_message_without_a_key(
-    database: str, store: PostgresStore, sql: Sql
+@pytest.mark.parametrize("key", [None, "another"], ids=["without a mailbox", "to another mailbox"])
+async def test_a_mailbox_that_is_locked_holds_up_no_message_that_is_not_for_it(
+    database: str, store: PostgresStore, sql: Sql, key: str | None
 ) -> None:
     async with locked(database, "k"):
         held = await both_under_way(store, sql)
         held += [asyncio.create_task(send_one(store, key="k")) for _ in range(20)]
         await turns()
         async with asyncio.timeout(soon_s):
-            ids = await asyncio.gather(*(send_one(store) for _ in range(20)))
+            ids = await asyncio.gather(*(send_one(store, key=key and f"{key} {n}") for n in range(20)))
         assert await states_of(store, ids) == [State.ready] * 20
         assert not any(task.done() for task in held)
     assert len(set(await asyncio.gather(*held))) == 22
+
+
+async def test_messages_of_attempts_that_wait_for_a_locked_mailbox_leave_connections_for_all_else(
+    database: str, store: PostgresStore
+) -> None:
+    job = await running_one(store)
+    sender = Sender(job.id, job.fence)
+    async with locked(database, "k"):
+        said = [message(key="k", step=StepMark(f"send:a#{n}")) for n in range(20)]
+        held = [asyncio.create_task(store.send([each], sender=sender)) for each in said]
+        await turns()
+        async with asyncio.timeout(soon_s):
+            await send(store, message(), message())
+            assert len(await claim(store)) == 2
+        assert not any(task.done() for task in held)
+    ids = [sent.id for (sent,) in await asyncio.gather(*held)]
+    assert len(set(ids)) == 20
 
 
 async def test_steps_of_concurrent_attempts_share_statements_and_only_the_attempt_that_lost_its_job_hears_so(
@@ -213,14 +241,16 @@ async def test_all_who_share_a_statement_hear_of_its_lost_connection_and_nothing
     database: str, store: PostgresStore, sql: Sql
 ) -> None:
     async with locked(database, "late"):
-        sent = [send_one(store, payload=b"%d" % n, key=f"own {n}") for n in range(6)] + [send_one(store, key="late")]
-        tasks = [asyncio.ensure_future(each) for each in sent]
+        async with locked(database, "k"):
+            first = await both_under_way(store, sql)
+            later = await queued(store)
+        await asyncio.gather(*first)
         await sql.until_count(waiting, 1)
         await sql.run(f"select pg_terminate_backend(pid) from {waiting_from}")
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(each) for each in found] == [int, int] + [StoreUnavailable] * 5
-    assert len({id(each) for each in found[2:]}) == 5  # each may be raised, and get its own traceback
-    assert await sql.value(payloads) == ["0", "1"]
+        found = await asyncio.gather(*later, return_exceptions=True)
+    assert [type(each) for each in found] == [StoreUnavailable] * 5
+    assert len({id(each) for each in found}) == 5  # each may be raised, and get its own traceback
+    assert await sql.value("select array_agg(key) from agentrt.jobs") == ["k", "k"]
     assert isinstance(await send_one(store), int)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 from uuid import UUID
@@ -26,6 +28,7 @@ from agentrt.model import (
 )
 from agentrt.store import Heard
 from agentrt.store.postgres import migrate as migrating
+from agentrt.store.postgres.connections import lanes_max
 from agentrt.store.postgres.durable import DurableVerbs
 from agentrt.store.postgres.group import Group
 from agentrt.store.postgres.lane import connect, translated
@@ -57,6 +60,7 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
     async def close(self) -> None:
         await self._sends.close()
         await self._keyed_sends.close()
+        await self._waiting_sends.close()
         await self._steps.close()
         await super().close()
 
@@ -102,8 +106,12 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
         return Group(self._send_together, lambda job: len(job.payload))
 
     @cached_property
-    def _keyed_sends(self) -> Group[NewJob, Sent]:
-        """Those may have to wait for a mailbox that somebody's transaction holds, and no other shall wait with them."""
+    def _keyed_sends(self) -> Group[NewJob, Sent | None]:
+        return Group(self._send_where_free, lambda job: len(job.payload))
+
+    @cached_property
+    def _waiting_sends(self) -> Group[NewJob, Sent]:
+        """Those to mailboxes that somebody's transaction holds: no other waits with them."""
         return Group(self._send_together, lambda job: len(job.payload))
 
     async def send(self, jobs: Sequence[NewJob], connection: Any = None, sender: Sender | None = None) -> list[Sent]:
@@ -114,13 +122,20 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
         """
         plain = sender is None and all(job.dedup is None for job in jobs)
         if plain and len(jobs) == 1 and connection is None:
-            return [await (self._sends if jobs[0].key is None else self._keyed_sends).put(jobs[0])]
+            return [await (self._sends.put(jobs[0]) if jobs[0].key is None else self._send_keyed(jobs[0]))]
         if plain and len({(job.agent, job.key) for job in jobs if job.key is not None}) < 2:
             return await self._send_plain(jobs, connection)
-        rows = await self._run("send", connection, sent_columns(jobs) | step_columns(jobs, sender))
+        waits = connection is None and any(job.key is not None or job.dedup is not None for job in jobs)
+        async with self._may_wait if waits else nullcontext():
+            rows = await self._run("send", connection, sent_columns(jobs) | step_columns(jobs, sender))
         if sender is not None and not rows:
             raise LeaseLost(f"job {sender.job_id}, fence {sender.fence}")
         return [sent(row) for row in rows]
+
+    @cached_property
+    def _may_wait(self) -> asyncio.Semaphore:
+        """For what may wait for a mailbox that somebody's transaction holds: half of the connections stay for all else."""
+        return asyncio.Semaphore(lanes_max // 2)
 
     async def _send_plain(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Sent]:
         if len(jobs) == 1:
@@ -128,6 +143,16 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
         else:
             rows = await self._run("send_plain", connection, sent_columns(jobs))
         return [Sent(row[0]) for row in rows]
+
+    async def _send_keyed(self, job: NewJob) -> Sent:
+        return await self._keyed_sends.put(job) or await self._waiting_sends.put(job)
+
+    async def _send_where_free(self, jobs: Sequence[NewJob]) -> list[Sent | None]:
+        """As `_send_together`; None for a message whose mailbox is held."""
+        order = mailbox_order(jobs)
+        rows = await self._run("send_where_free", None, sent_columns([jobs[n] for n in order]))
+        answers = {n: None if row[0] is None else Sent(row[0]) for n, row in zip(order, rows, strict=True)}
+        return [answers[n] for n in range(len(jobs))]
 
     async def _send_together(self, jobs: Sequence[NewJob]) -> list[Sent]:
         """Messages of many senders. Their rows lock the mailboxes, so they come in the order in which all do."""
