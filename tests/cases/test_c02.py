@@ -84,7 +84,7 @@ async def test_when_every_connection_goes_silent_all_are_given_up_and_made_anew(
 
     for link in proxy.links:
         link.hold()
-    # A statement without an answer is given up after 30 s, and only then does the listener's silence show.
+    # A claim without an answer is given up after 30 s; a beat, which shows the listener's silence, before that.
     await sql.until(await sql.value(_enqueue), "succeeded", within_s=90)
 
     await sql.until(await sql.value(_enqueue), "succeeded", within_s=10)

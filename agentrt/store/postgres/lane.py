@@ -130,33 +130,37 @@ class Lane:
     def busy(self) -> bool:
         return self._callers > 0
 
-    async def fetch(self, statement: Statement, *values: Any) -> list[asyncpg.Record]:
-        """Run a statement. A deadlock or a serialization failure is repeated: it changed nothing."""
+    async def fetch(self, statement: Statement, *values: Any, answer_s: float | None = None) -> list[asyncpg.Record]:
+        """Run a statement; without an answer it is given up after `answer_s`. A deadlock is repeated: it changed nothing."""
         self._callers += 1
         try:
             async with self._lock:
-                return await self._fetch(statement, values)
+                return await self._fetch(statement, values, answer_s)
         finally:
             self._callers -= 1
 
-    async def fetch_within(self, wait_s: float, statement: Statement, *values: Any) -> list[asyncpg.Record]:
+    async def fetch_within(
+        self, wait_s: float, statement: Statement, *values: Any, answer_s: float | None = None
+    ) -> list[asyncpg.Record]:
         """As `fetch`; raises `TimeoutError`, and has sent nothing, when the lane is not free within that time."""
         self._callers += 1
         try:
             async with asyncio.timeout(wait_s):
                 await self._lock.acquire()
             try:
-                return await self._fetch(statement, values)
+                return await self._fetch(statement, values, answer_s)
             finally:
                 self._lock.release()
         finally:
             self._callers -= 1
 
-    async def _fetch(self, statement: Statement, values: tuple[Any, ...]) -> list[asyncpg.Record]:
+    async def _fetch(
+        self, statement: Statement, values: tuple[Any, ...], answer_s: float | None
+    ) -> list[asyncpg.Record]:
         for repeat in range(_repeats_max + 1):
             with translated(statement.name):
                 try:
-                    return await self._fetch_once(statement, values)
+                    return await self._fetch_once(statement, values, answer_s or self._timeout_s)
                 except _again:
                     if repeat == _repeats_max:
                         raise
@@ -168,12 +172,14 @@ class Lane:
             await asyncio.sleep(0.01 * 2**repeat)
         raise AssertionError("unreachable")
 
-    async def _fetch_once(self, statement: Statement, values: tuple[Any, ...]) -> list[asyncpg.Record]:
+    async def _fetch_once(
+        self, statement: Statement, values: tuple[Any, ...], timeout_s: float
+    ) -> list[asyncpg.Record]:
         if self._connection is None or self._connection.is_closed():
             self._connection = None
             self._connection = await connect(self._dsn)
         self.statements += 1
-        rows: list[asyncpg.Record] = await self._connection.fetch(statement.text, *values, timeout=self._timeout_s)
+        rows: list[asyncpg.Record] = await self._connection.fetch(statement.text, *values, timeout=timeout_s)
         return rows
 
     def drop(self) -> None:
@@ -203,13 +209,15 @@ class Lanes:
     async def fetch(self, statement: Statement, *values: Any) -> list[asyncpg.Record]:
         return await self._pick().fetch(statement, *values)
 
-    async def fetch_in_turn(self, statement: Statement, *values: Any) -> list[asyncpg.Record]:
+    async def fetch_in_turn(
+        self, statement: Statement, *values: Any, answer_s: float | None = None
+    ) -> list[asyncpg.Record]:
         """On the first lane, after what is under way there: what happens by the clock opens another only when that takes long."""
         self._used_at[0] = asyncio.get_running_loop().time()
         try:
-            return await self._lanes[0].fetch_within(turn_within_s, statement, *values)
+            return await self._lanes[0].fetch_within(turn_within_s, statement, *values, answer_s=answer_s)
         except TimeoutError:
-            return await self._pick().fetch(statement, *values)
+            return await self._pick().fetch(statement, *values, answer_s=answer_s)
 
     def _pick(self) -> Lane:
         """The first lane that is free, so that the later ones fall idle; when all are busy, each in turn."""

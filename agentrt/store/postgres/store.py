@@ -49,6 +49,8 @@ from agentrt.store.postgres.rows import (
 )
 from agentrt.store.sql import migrations
 
+beat_answer_s = 10.0  # far below what other statements may take: it is there to notice a link that has gone silent
+
 
 class PostgresStore(DurableVerbs, RetentionVerbs):
     """A store in one schema of one database. `twin()` is for another event loop."""
@@ -272,7 +274,9 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
     async def beat(self, supervisor: UUID, about: Mapping[str, Any]) -> Beat:
         statement = self._sql["beat"]
         values = {**about, "limits": dump(about["limits"]).decode()}
-        (row,) = await self._lanes.fetch_in_turn(statement, supervisor, *(values[name] for name in statement.names[1:]))
+        (row,) = await self._lanes.fetch_in_turn(
+            statement, supervisor, *(values[name] for name in statement.names[1:]), answer_s=beat_answer_s
+        )
         await self._lanes.close_idle()
         unknown = dict(zip(row["unknown"], row["unknown_jobs"], strict=True))
         return Beat(row["ready"], unknown, row["unrung"], row["ahead"])
