@@ -12,6 +12,7 @@ import math
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Mapping, MutableMapping
 from contextvars import ContextVar
@@ -207,11 +208,19 @@ class _Redactor:
             self._read_at = now
         line = _line(event)
         if line is None or any(map(line.lower().__contains__, self._signs_now)):
-            for name, value in event.items():
-                if isinstance(value, str):
-                    event[name] = _without(value, self._secrets)
+            event = {name: self._cleaned(value) for name, value in event.items()}
             line = _line(event) or json.dumps(event, default=str).encode()
         return line.decode() if self._as_json else event
+
+    def _cleaned(self, value: object) -> object:
+        """The same without secrets, also inside of lists and objects; what is neither, nor a number, is its text."""
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        if isinstance(value, Mapping):
+            return {str(name): self._cleaned(part) for name, part in value.items()}
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return [self._cleaned(part) for part in value]
+        return _without(str(value), self._secrets)
 
 
 def _line(value: object) -> bytes | None:
@@ -225,9 +234,12 @@ def _line(value: object) -> bytes | None:
 class _Lines:
     """Writes each line at once, to standard error as it is then: a logger is kept for good, and that may be replaced."""
 
+    _one_at_a_time = threading.Lock()  # the heart has a thread of its own, and a long line goes in parts
+
     def msg(self, line: str) -> None:
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
+        with self._one_at_a_time:
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
 
     debug = info = warning = error = critical = msg
 
@@ -242,7 +254,7 @@ def setup_logging(level: str = "info", *, as_json: bool | None = None) -> None:
     steps: list[Any] = [structlog.contextvars.merge_contextvars, _about, structlog.processors.format_exc_info]
     steps.append(_Redactor(as_json=as_json))  # after the text of an exception was made, before anything is drawn
     if not as_json:
-        steps.append(structlog.dev.ConsoleRenderer())
+        steps.append(structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback))
     structlog.configure(
         processors=steps,
         wrapper_class=structlog.make_filtering_bound_logger(number),

@@ -16,6 +16,7 @@ setup_logging("info", as_json=True)
 log = structlog.get_logger("test")
 log.info("plain", text="got the pässword-ü-1 here", address="postgresql://u:hunter2@h/d")
 log.info("surrogate", odd="\\ud800", text="got the pässword-ü-1 here")
+log.info("inside", error=ValueError("got the pässword-ü-1 here"), parts=["got the pässword-ü-1 here", 1, None, {"x": 1.5}])
 log.info("large", number=2**70, text="got the pässword-ü-1 here", quoted='got the quo"ted-secret here')
 """
 
@@ -27,10 +28,13 @@ def test_a_line_that_json_can_hardly_hold_is_written_and_holds_no_secret(other: 
         [sys.executable, "-c", program], env={**os.environb, **secrets}, capture_output=True, timeout=60, check=True
     )
     lines = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [line["event"] for line in lines] == ["plain", "surrogate", "large"]
-    assert [line["text"] for line in lines] == ["got the *** here"] * 3
-    assert lines[0]["address"] == "postgresql://u:***@h/d"
-    assert (lines[2]["number"], lines[2]["quoted"]) == (2**70, "got the *** here")
+    plain, surrogate, inside, large = lines
+    assert [line["event"] for line in lines] == ["plain", "surrogate", "inside", "large"]
+    assert [line["text"] for line in (plain, surrogate, large)] == ["got the *** here"] * 3
+    assert inside["error"] == "got the *** here"
+    assert inside["parts"] == ["got the *** here", 1, None, {"x": 1.5}]
+    assert plain["address"] == "postgresql://u:***@h/d"
+    assert (large["number"], large["quoted"]) == (2**70, "got the *** here")
 
 
 fails = """

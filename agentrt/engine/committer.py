@@ -38,6 +38,7 @@ class Pending:
     outcome: Outcome | None
     ran_s: float
     doubtful: bool = False  # sent once, answer lost
+    rode: bool = False  # with a statement that failed
     settled: bool = False
 
     @property
@@ -52,7 +53,7 @@ class Pending:
     def rides(self) -> bool:
         """Whether another statement may take it along: a plain end, for which no mailbox, limit or lost answer is looked at."""
         plain = isinstance(self.outcome, Finish) and not self.outcome.reopen
-        return plain and not (self.keyed or self.attempt.job.limited or self.doubtful)
+        return plain and not (self.keyed or self.attempt.job.limited or self.doubtful or self.rode)
 
 
 Write = Callable[[Sequence[Pending]], Awaitable[tuple[set[int], Callable[[], None]]]]
@@ -72,6 +73,7 @@ class Committer:
         self._queue: dict[tuple[int, int], Pending] = {}  # by job and fence, in the order of their ends
         self._under_way = 0
         self._rung = asyncio.Event()
+        self._fault: Exception | None = None  # met while ends were settled that rode with another statement
         self.on_stored: Callable[[Attempt], None] = lambda _attempt: None
         self.claims: Claims | None = None  # None: nothing is claimed along
 
@@ -83,6 +85,9 @@ class Committer:
 
     async def run(self) -> None:
         while True:
+            if self._fault is not None:
+                fault, self._fault = self._fault, None
+                raise fault
             batch = self._take()
             if batch:
                 await self._flush(batch)
@@ -121,13 +126,24 @@ class Committer:
             accepted, rest = await write([item.outcome for item in items if isinstance(item.outcome, Finish)])
         except BaseException as error:
             for item in items:
+                item.rode = True
                 item.doubtful = isinstance(error, StoreUnavailable) or not isinstance(error, Exception)
-            self._queue = {item.key: item for item in items} | self._queue
-            self._rung.set()
+            self._back(items)
             raise
-        for item in items:
-            self._settle(item, accepted=item.attempt.job.id in accepted)
+        try:
+            for item in items:
+                self._settle(item, accepted=item.attempt.job.id in accepted)
+        except Exception as error:  # what came besides is stored all the same: the loop dies of it, not who sent that
+            self._fault = error
+            for item in items:
+                item.doubtful = True
+            self._back(items)
         return rest
+
+    def _back(self, items: Sequence[Pending]) -> None:
+        """Put back in the queue, at its front, what was not settled."""
+        self._queue = {item.key: item for item in items if not item.settled} | self._queue
+        self._rung.set()
 
     async def _flush(self, batch: list[Pending]) -> None:
         """Store a batch. Raises `StoreError` with what was not settled in the queue again."""
@@ -141,7 +157,7 @@ class Committer:
                 if items:
                     await self._store_items(items, write)
         except BaseException:
-            self._queue = {item.key: item for item in batch if not item.settled} | self._queue
+            self._back(batch)
             raise
         finally:
             self._under_way -= 1

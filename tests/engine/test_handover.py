@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import agentrt
 from agentrt import Retry, agent
+from agentrt.context import Attempt
 from agentrt.engine.supervisor import Supervisor
 from agentrt.errors import StoreBusy, StoreError, StoreRefused, StoreUnavailable
 from agentrt.model import Finish, NewJob, Sender, Sent
@@ -268,9 +270,11 @@ class FirstRelay(PostgresStore):
     def __init__(self, dsn: str, failure: StoreError, *, stored: bool) -> None:
         super().__init__(dsn)
         self.failure: StoreError | None = failure
+        self.rode: Counter[int] = Counter()
         self._stored = stored
 
     async def relay(self, outcomes: Sequence[Finish], job: NewJob, sender: Sender) -> tuple[set[int], Sent | None]:
+        self.rode.update(outcome.id for outcome in outcomes)
         failure, self.failure = self.failure, None
         if failure is None:
             return await super().relay(outcomes, job, sender)
@@ -330,7 +334,37 @@ async def test_a_statement_that_fails_with_ends_and_a_message_costs_none_of_them
             assert store.failure is None
             await sql.until_none_unfinished()
             assert supervisor.stats.outcomes == {"succeeded": hops + 1}
+        assert max(store.rode.values()) == 1  # what failed to ride is stored alone
     finally:
         await store.close()
     assert await sql.value("select count(*) from agentrt.history where state = 'succeeded' and attempt = 1") == hops + 1
     assert await sql.value("select count(*) from agentrt.attempts") == 0
+
+
+async def test_a_message_runs_and_its_sender_goes_on_when_settling_an_end_that_rode_with_it_fails(
+    database: str, sql: Sql
+) -> None:
+    hops = 10
+    store = PostgresStore(database)
+    try:
+        async with supervising_on(store, ping, pong, lease_s=600, poll_s=600, drain_s=0.5) as supervisor:
+            await rung(supervisor)
+            settle, faults = supervisor._committer.on_stored, [RuntimeError("no more log")]
+
+            def fail_once(attempt: Attempt) -> None:
+                if attempt.job.hops == 2 and faults:
+                    raise faults.pop()
+                settle(attempt)
+
+            supervisor._committer.on_stored = fail_once
+            await insert(sql, "ping", payload=f'{{"left": {hops}}}')
+            await sql.until_count("select count(*) from agentrt.history", hops + 1)
+            assert not faults
+            await eventually(lambda: _restarted(supervisor))
+    finally:
+        await store.close()
+    assert await sql.value("select count(*) from agentrt.history where state = 'succeeded' and attempt = 1") == hops + 1
+
+
+async def _restarted(supervisor: Supervisor) -> bool:
+    return supervisor.stats.restarts["committer"] == 1

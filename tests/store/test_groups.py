@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
+import asyncpg
 import pytest
 
 from agentrt.errors import LeaseLost, StoreRefused, StoreUnavailable
-from agentrt.model import Sender, State, StepMark
+from agentrt.model import Claimed, NewJob, Sender, StepMark
 from agentrt.store.postgres import PostgresStore
 from tests.cases.proxy import Proxy
 from tests.store.verbs import (
@@ -16,6 +18,7 @@ from tests.store.verbs import (
     claim_one,
     give_back,
     in_line,
+    listening,
     message,
     outputs,
     record,
@@ -23,9 +26,8 @@ from tests.store.verbs import (
     running_one,
     send,
     send_one,
-    states_of,
 )
-from tests.support import Sql, eventually, locked, waiting, waiting_from
+from tests.support import Sql, locked, waiting, waiting_from
 
 payloads = "select array_agg(payload::text order by payload::text) from agentrt.jobs"
 soon_s = 5.0
@@ -46,24 +48,44 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def both_under_way(store: PostgresStore, sql: Sql, key: str = "k") -> list[asyncio.Task[int]]:
-    """Two sends that wait for the lock of a mailbox: what is sent now to one that is locked, too, waits for one of them."""
-    tasks = [asyncio.create_task(send_one(store, key=key)) for _ in range(2)]
+@asynccontextmanager
+async def held(database: str, job: Claimed) -> AsyncIterator[None]:
+    """Whoever records a step of this job waits."""
+    connection = await asyncpg.connect(database)
+    try:
+        async with connection.transaction():
+            await connection.execute("select 1 from agentrt.jobs where id = $1 for update", job.id)
+            yield
+    finally:
+        await connection.close()
+
+
+async def seven(store: PostgresStore) -> tuple[list[Claimed], list[Claimed]]:
+    """Two running jobs, whose steps go alone, and five whose steps then share a statement."""
+    await send(store, *(message() for _ in range(7)))
+    jobs = await claim(store)
+    return jobs[:2], jobs[2:]
+
+
+async def both_under_way(store: PostgresStore, sql: Sql, jobs: list[Claimed]) -> list[asyncio.Task[str | None]]:
+    """Steps of two jobs that are held: as many statements as may be under way. What is recorded now waits for one of them."""
+    tasks = [asyncio.create_task(record(store, job, "s#0", "0")) for job in jobs]
     await sql.until_count(waiting, 2)
     return tasks
 
 
-async def queued(store: PostgresStore, key: str = "late") -> list[asyncio.Task[int]]:
-    """Sends to a mailbox that is locked, while both that may be under way are: they have found it so, and wait for their turn."""
+async def queued(store: PostgresStore, jobs: list[Claimed]) -> list[asyncio.Task[str | None]]:
     before = store.statements
-    tasks = [asyncio.create_task(send_one(store, payload=b"%d" % n, key=key)) for n in range(5)]
-
-    async def looked() -> bool:
-        return len(store._waiting_sends._waiting) == len(tasks)
-
-    await eventually(looked)
-    assert store.statements - before < len(tasks)
+    tasks = [asyncio.create_task(record(store, job, "s#0", str(n))) for n, job in enumerate(jobs)]
+    await turns()
+    assert store.statements == before
     return tasks
+
+
+async def recorded(sql: Sql, jobs: list[Claimed]) -> list[int]:
+    """Whose steps of these are stored, by their places."""
+    found = {row["job_id"] for row in await sql.rows("select job_id from agentrt.steps")}
+    return [n for n, job in enumerate(jobs) if job.id in found]
 
 
 async def test_sends_of_concurrent_tasks_share_statements_and_each_gets_its_own_id(
@@ -112,88 +134,146 @@ async def test_a_message_that_the_database_refuses_fails_alone(
     assert await sql.value(payloads) == [str(n) for n in range(100, 150)]
 
 
-async def test_a_caller_cancelled_before_its_message_goes_has_sent_nothing(
+async def test_a_caller_cancelled_before_its_item_goes_has_stored_nothing(
     database: str, store: PostgresStore, sql: Sql
 ) -> None:
-    async with locked(database, "k"), locked(database, "late"):
-        tasks = await both_under_way(store, sql)
-        later = await queued(store)
-        later[2].cancel()
+    first, later = await seven(store)
+    async with held(database, first[0]), held(database, first[1]):
+        under_way = await both_under_way(store, sql, first)
+        tasks = await queued(store, later)
+        tasks[2].cancel()
         await turns()
-    await asyncio.gather(*tasks)
-    ids = await asyncio.gather(*later, return_exceptions=True)
-    assert isinstance(ids.pop(2), asyncio.CancelledError)
-    stored = "select array_agg(payload::text order by payload::text) from agentrt.jobs where key = 'late'"
-    assert await sql.value(stored) == list("0134")
-    states = await states_of(store, [int(str(job_id)) for job_id in ids])
-    assert sorted(states) == [State.blocked] * 3 + [State.ready]
+    await asyncio.gather(*under_way)
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(found.pop(2), asyncio.CancelledError)
+    assert found == ["0", "1", "3", "4"]
+    assert await recorded(sql, later) == [0, 1, 3, 4]
 
 
-async def test_a_caller_cancelled_while_its_message_goes_takes_no_other_along(
+async def test_a_caller_cancelled_while_its_item_goes_takes_no_other_along(
     database: str, store: PostgresStore, sql: Sql
 ) -> None:
-    async with locked(database, "late"):
-        async with locked(database, "k"):
-            tasks = await both_under_way(store, sql)
-            later = await queued(store)
-        await asyncio.gather(*tasks)
+    first, later = await seven(store)
+    async with held(database, later[4]):
+        async with held(database, first[0]), held(database, first[1]):
+            under_way = await both_under_way(store, sql, first)
+            tasks = await queued(store, later)
+        await asyncio.gather(*under_way)
         await sql.until_count(waiting, 1)  # the five share a statement now
-        later[2].cancel()
+        tasks[2].cancel()
         await turns()
-    ids = await asyncio.gather(*later, return_exceptions=True)
-    assert isinstance(ids.pop(2), asyncio.CancelledError)
-    rows = await sql.rows("select id, payload::text from agentrt.jobs where key is distinct from 'k' order by id")
-    assert sorted(row["payload"] for row in rows if row["id"] in ids) == list("0134")
-    assert len(rows) <= 5  # whether the cancelled one is there is unknown to its caller; nothing is there twice
-    assert len({row["payload"] for row in rows}) == len(rows)
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(found.pop(2), asyncio.CancelledError)
+    assert found == ["0", "1", "3", "4"]
+    assert {0, 1, 3, 4} <= set(await recorded(sql, later))  # of the cancelled one it is unknown
 
 
 async def test_those_who_wait_go_when_the_callers_under_way_are_cancelled(
     database: str, store: PostgresStore, sql: Sql
 ) -> None:
-    async with locked(database, "k"):
-        async with locked(database, "late"):
-            tasks = await both_under_way(store, sql)
-            later = await queued(store)
-        for task in tasks:
+    first, later = await seven(store)
+    async with held(database, first[0]), held(database, first[1]):
+        under_way = await both_under_way(store, sql, first)
+        tasks = await queued(store, later)
+        for task in under_way:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
         async with asyncio.timeout(20):
-            await asyncio.gather(*later)
-    assert await sql.value(payloads) == list("01234")
+            await asyncio.gather(*tasks)
+    assert await recorded(sql, later) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("key", [None, "another"], ids=["without a mailbox", "to another mailbox"])
-async def test_a_mailbox_that_is_locked_holds_up_no_message_that_is_not_for_it(
-    database: str, store: PostgresStore, sql: Sql, key: str | None
+async def test_all_who_share_a_statement_hear_of_its_lost_connection_and_nothing_is_stored(
+    database: str, store: PostgresStore, sql: Sql
 ) -> None:
-    async with locked(database, "k"):
-        held = await both_under_way(store, sql)
-        held += [asyncio.create_task(send_one(store, key="k")) for _ in range(20)]
-        await turns()
-        async with asyncio.timeout(soon_s):
-            ids = await asyncio.gather(*(send_one(store, key=key and f"{key} {n}") for n in range(20)))
-        assert await states_of(store, ids) == [State.ready] * 20
-        assert not any(task.done() for task in held)
-    assert len(set(await asyncio.gather(*held))) == 22
+    first, later = await seven(store)
+    async with held(database, later[4]):
+        async with held(database, first[0]), held(database, first[1]):
+            under_way = await both_under_way(store, sql, first)
+            tasks = await queued(store, later)
+        await asyncio.gather(*under_way)
+        await sql.until_count(waiting, 1)
+        await sql.run(f"select pg_terminate_backend(pid) from {waiting_from}")
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(each) for each in found] == [StoreUnavailable] * 5
+    assert len({id(each) for each in found}) == 5  # each may be raised, and get its own traceback
+    assert await recorded(sql, later) == []
+    assert await record(store, later[0], "s#0", "0") == "0"
 
 
-async def test_messages_of_attempts_that_wait_for_a_locked_mailbox_leave_connections_for_all_else(
-    database: str, store: PostgresStore
+# ------------------------------------------------------------------ a mailbox that somebody's transaction holds
+
+
+def said(n: int, *, key: str | None = None, asks: bool = False) -> NewJob:
+    return message("a", key, step=StepMark(f"send:a#{n}"), asks=asks)
+
+
+Sends = Callable[[PostgresStore, Sender, int, str], Awaitable[object]]
+to_a_mailbox: dict[str, Sends] = {  # number, mailbox
+    "from outside": lambda store, sender, n, key: store.send([message(key=key)]),
+    "many from outside": lambda store, sender, n, key: store.send([message(key=key), message(key=key)]),
+    "of an attempt": lambda store, sender, n, key: store.send([said(n, key=key)], sender=sender),
+    "to several": lambda store, sender, n, key: store.send(
+        [said(n, key=key), said(n + 1000, key=f"{key}'")], sender=sender
+    ),
+    "with a dedup key": lambda store, sender, n, key: store.send([message(key=key, dedup=f"{key} {n}")]),
+    "an ask": lambda store, sender, n, key: store.send([said(n, key=key, asks=True)], sender=sender),
+}
+
+
+async def end_of(awaitable: Awaitable[object]) -> None:
+    await awaitable
+
+
+@pytest.mark.parametrize("held_up", list(to_a_mailbox))
+async def test_a_mailbox_that_is_held_holds_up_nothing_that_is_not_for_it(
+    database: str, store: PostgresStore, held_up: str
 ) -> None:
     job = await running_one(store)
     sender = Sender(job.id, job.fence)
     async with locked(database, "k"):
-        said = [message(key="k", step=StepMark(f"send:a#{n}")) for n in range(20)]
-        held = [asyncio.create_task(store.send([each], sender=sender)) for each in said]
+        sends_held = to_a_mailbox[held_up]
+        tasks = [asyncio.create_task(end_of(sends_held(store, sender, n, "k"))) for n in range(12)]
         await turns()
         async with asyncio.timeout(soon_s):
-            await send(store, message(), message())
-            assert len(await claim(store)) == 2
-        assert not any(task.done() for task in held)
-    ids = [sent.id for (sent,) in await asyncio.gather(*held)]
-    assert len(set(ids)) == 20
+            for number, sends in enumerate(to_a_mailbox.values()):
+                await asyncio.gather(*(sends(store, sender, 100 + 10 * number + n, f"{number} {n}") for n in range(6)))
+            await asyncio.gather(*(send_one(store) for _ in range(20)))
+            assert len(await claim(store)) >= 20
+        assert not any(task.done() for task in tasks)
+    await asyncio.gather(*tasks)
+
+
+async def test_an_ask_that_waits_for_a_held_mailbox_holds_up_no_other_ask(
+    database: str, store: PostgresStore, sql: Sql
+) -> None:
+    await send(store, message(key="one"), message(key="two"))
+    one, two = await claim(store)
+    async with locked(database, "k"):
+        waits = asyncio.create_task(store.send([said(0, key="k", asks=True)], sender=Sender(one.id, one.fence)))
+        await sql.until_count(waiting, 1)
+        async with asyncio.timeout(soon_s):
+            await store.send([said(0, asks=True)], sender=Sender(two.id, two.fence))
+        assert not waits.done()
+    await waits
+
+
+async def test_messages_to_a_held_mailbox_keep_their_order_and_ring_only_once_they_are_there(
+    database: str, store: PostgresStore, sql: Sql
+) -> None:
+    async with listening(store) as ears:
+        async with locked(database, "k"):
+            tasks: list[asyncio.Task[int]] = []
+            for n in range(5):
+                tasks.append(asyncio.create_task(send_one(store, key="k", payload=b"%d" % n)))
+                await turns(20)
+                if n == 0:
+                    await sql.until_count(waiting, 1)
+            assert await ears.now(store) == []
+        ids = await asyncio.gather(*tasks)
+        assert "ready" in await ears.now(store)
+    assert await in_line(store) == ids
 
 
 async def test_steps_of_concurrent_attempts_share_statements_and_only_the_attempt_that_lost_its_job_hears_so(
@@ -235,23 +315,6 @@ async def test_of_two_attempts_of_a_job_that_share_a_statement_the_one_that_lost
     assert await sql.rows("select step, fence from agentrt.steps where job_id = $1", late.id) == [
         {"step": "current#0", "fence": current.fence}
     ]
-
-
-async def test_all_who_share_a_statement_hear_of_its_lost_connection_and_nothing_is_stored(
-    database: str, store: PostgresStore, sql: Sql
-) -> None:
-    async with locked(database, "late"):
-        async with locked(database, "k"):
-            first = await both_under_way(store, sql)
-            later = await queued(store)
-        await asyncio.gather(*first)
-        await sql.until_count(waiting, 1)
-        await sql.run(f"select pg_terminate_backend(pid) from {waiting_from}")
-        found = await asyncio.gather(*later, return_exceptions=True)
-    assert [type(each) for each in found] == [StoreUnavailable] * 5
-    assert len({id(each) for each in found}) == 5  # each may be raised, and get its own traceback
-    assert await sql.value("select array_agg(key) from agentrt.jobs") == ["k", "k"]
-    assert isinstance(await send_one(store), int)
 
 
 async def test_a_statement_whose_answer_is_lost_is_not_repeated(database: str, sql: Sql) -> None:

@@ -60,6 +60,17 @@ async def test_a_plain_insert_is_a_message(store: PostgresStore, sql: Sql) -> No
     assert (job.id, job.payload, job.priority, job.attempt) == (job_id, '{"x": 1e17}', 5, 1)
 
 
+@pytest.mark.parametrize("created_at", ["now()", "now() + interval '1 h'"], ids=["when it is", "with its due moment"])
+async def test_a_plain_insert_that_is_due_later_is_scheduled_whatever_it_says_of_its_making(
+    store: PostgresStore, sql: Sql, created_at: str
+) -> None:
+    job_id = await sql.value(
+        f"insert into agentrt.jobs(agent, run_after, created_at) values ('a', now() + interval '1 h', {created_at}) returning id"
+    )
+    assert await states_of(store, [job_id]) == [State.scheduled]
+    assert await claim(store) == []
+
+
 async def test_plain_inserts_with_a_key_make_a_mailbox(store: PostgresStore, sql: Sql) -> None:
     ids = [await sql.value(insert, "a", "k") for _ in range(2)]
     rows = await sql.rows(

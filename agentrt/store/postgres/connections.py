@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
+from weakref import WeakValueDictionary
 
 import asyncpg
 
@@ -15,10 +16,14 @@ from agentrt.store.postgres.lane import Lanes, command_timeout_s, connect, conne
 from agentrt.store.sql import statements
 
 lanes_max = 8
+mailbox_lanes_max = 4
 
 
 class Connections:
-    """Up to eight lanes, opened when they are used: an idle process keeps one. And spare connections for transactions."""
+    """Lanes, opened when they are used: an idle process keeps one. And spare connections for transactions.
+
+    What may have to wait for a mailbox that somebody's transaction holds has lanes of its own, so nothing else waits behind it.
+    """
 
     def __init__(
         self,
@@ -32,10 +37,13 @@ class Connections:
         self._on_close = on_close
         self._sql = statements("postgres.sql", schema)
         self._lanes = Lanes(dsn, lanes_max, timeout_s)
+        self._mailbox_lanes = Lanes(dsn, mailbox_lanes_max, timeout_s)
+        self._turns: WeakValueDictionary[tuple[str, ...], asyncio.Lock] = WeakValueDictionary()
         self._spare: list[asyncpg.Connection] = []  # for transactions
 
     async def close(self) -> None:
         await self._lanes.close()
+        await self._mailbox_lanes.close()
         while self._spare:
             self._spare.pop().terminate()
         if self._on_close is not None:
@@ -44,17 +52,33 @@ class Connections:
     @property
     def statements(self) -> int:
         """How many statements were sent since it was made, transactions of agents not counted."""
-        return self._lanes.statements
+        return self._lanes.statements + self._mailbox_lanes.statements
 
-    async def _run(self, name: str, connection: Any, columns: Mapping[str, Any]) -> list[asyncpg.Record]:
-        """A statement with its parameters by name; on the caller's connection, inside its transaction, when one is given."""
+    async def _run(
+        self, name: str, connection: Any, columns: Mapping[str, Any], waits_for: Collection[tuple[str, ...]] = ()
+    ) -> list[asyncpg.Record]:
+        """A statement with its parameters by name; on the caller's connection, inside its transaction, when one is given.
+
+        `waits_for`: the mailboxes (or dedup keys) that it locks. One statement at a time waits for each.
+        """
         statement = self._sql[name]
         values = [columns[parameter] for parameter in statement.names]
+        if connection is None and waits_for:
+            async with self._turn_of(waits_for):
+                return await self._mailbox_lanes.fetch(statement, *values)
         if connection is None:
             return await self._lanes.fetch(statement, *values)
         with translated(name):
             rows: list[asyncpg.Record] = await connection.fetch(statement.text, *values)
             return rows
+
+    @asynccontextmanager
+    async def _turn_of(self, names: Collection[tuple[str, ...]]) -> AsyncIterator[None]:
+        """Queue in this process before the database: who waits for a mailbox there holds a connection."""
+        async with AsyncExitStack() as stack:
+            for name in sorted(names):
+                await stack.enter_async_context(self._turns.setdefault(name, asyncio.Lock()))
+            yield
 
     async def _rows(self, name: str, *values: Any) -> list[JobRow]:
         return [dict(row) for row in await self._lanes.fetch(self._sql[name], *values)]

@@ -204,10 +204,13 @@ class Lanes:
     def __init__(self, dsn: str, size: int, timeout_s: float = command_timeout_s) -> None:
         self._lanes = [Lane(dsn, timeout_s) for _ in range(size)]
         self._used_at: dict[int, float] = {}
-        self._next = 0
+        self._room = asyncio.Semaphore(
+            size
+        )  # who finds no lane free waits for any of them: the next one may wait for a lock
 
-    async def fetch(self, statement: Statement, *values: Any) -> list[asyncpg.Record]:
-        return await self._pick().fetch(statement, *values)
+    async def fetch(self, statement: Statement, *values: Any, answer_s: float | None = None) -> list[asyncpg.Record]:
+        async with self._room:
+            return await self._pick().fetch(statement, *values, answer_s=answer_s)
 
     async def fetch_in_turn(
         self, statement: Statement, *values: Any, answer_s: float | None = None
@@ -217,18 +220,13 @@ class Lanes:
         try:
             return await self._lanes[0].fetch_within(turn_within_s, statement, *values, answer_s=answer_s)
         except TimeoutError:
-            return await self._pick().fetch(statement, *values, answer_s=answer_s)
+            return await self.fetch(statement, *values, answer_s=answer_s)
 
     def _pick(self) -> Lane:
-        """The first lane that is free, so that the later ones fall idle; when all are busy, each in turn."""
-        now = asyncio.get_running_loop().time()
-        for index, lane in enumerate(self._lanes):
-            if not lane.busy:
-                self._used_at[index] = now
-                return lane
-        self._next = (self._next + 1) % len(self._lanes)
-        self._used_at[self._next] = now
-        return self._lanes[self._next]
+        """The first lane that is free, so that the later ones fall idle. None is when the first serves what comes in turn."""
+        index = next((index for index, lane in enumerate(self._lanes) if not lane.busy), 0)
+        self._used_at[index] = asyncio.get_running_loop().time()
+        return self._lanes[index]
 
     @property
     def statements(self) -> int:

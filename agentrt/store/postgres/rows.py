@@ -92,6 +92,12 @@ def _mailbox(job: NewJob) -> tuple[bytes, bytes]:
     return (b"", b"") if job.key is None else (job.agent.encode(), job.key.encode())
 
 
+def locked_by(jobs: Sequence[NewJob]) -> set[tuple[str, ...]]:
+    """What their insert locks until it is committed: mailboxes, and dedup keys."""
+    mailboxes = {(job.agent, job.key) for job in jobs if job.key is not None}
+    return mailboxes | {("dedup", job.agent, job.dedup) for job in jobs if job.dedup is not None}
+
+
 def column(values: list[Any], usual: Any = None) -> list[Any] | None:
     """An array for a statement; null when every value is the usual one, which `unnest` and the statement make of it.
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 from uuid import UUID
@@ -28,7 +26,6 @@ from agentrt.model import (
 )
 from agentrt.store import Heard
 from agentrt.store.postgres import migrate as migrating
-from agentrt.store.postgres.connections import lanes_max
 from agentrt.store.postgres.durable import DurableVerbs
 from agentrt.store.postgres.group import Group
 from agentrt.store.postgres.lane import connect, translated
@@ -39,6 +36,7 @@ from agentrt.store.postgres.rows import (
     claimed_jobs,
     failure_columns,
     finished_columns,
+    locked_by,
     mailbox_order,
     reopened,
     sent,
@@ -55,6 +53,8 @@ beat_answer_s = 10.0  # far below what other statements may take: it is there to
 class PostgresStore(DurableVerbs, RetentionVerbs):
     """A store in one schema of one database. `twin()` is for another event loop."""
 
+    _beat_answer_s: float | None = beat_answer_s
+
     def twin(self, timeout_s: float) -> PostgresStore:
         """The same store for another event loop, with connections of its own that give up after `timeout_s`."""
         return PostgresStore(self.dsn, self.schema, timeout_s=timeout_s)
@@ -62,7 +62,6 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
     async def close(self) -> None:
         await self._sends.close()
         await self._keyed_sends.close()
-        await self._waiting_sends.close()
         await self._steps.close()
         await super().close()
 
@@ -105,16 +104,11 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
 
     @cached_property
     def _sends(self) -> Group[NewJob, Sent]:
-        return Group(self._send_together, lambda job: len(job.payload))
+        return Group(self._send_plain, lambda job: len(job.payload))
 
     @cached_property
     def _keyed_sends(self) -> Group[NewJob, Sent | None]:
         return Group(self._send_where_free, lambda job: len(job.payload))
-
-    @cached_property
-    def _waiting_sends(self) -> Group[NewJob, Sent]:
-        """Those to mailboxes that somebody's transaction holds: no other waits with them."""
-        return Group(self._send_together, lambda job: len(job.payload))
 
     async def send(self, jobs: Sequence[NewJob], connection: Any = None, sender: Sender | None = None) -> list[Sent]:
         """Store messages, all or none; on the caller's `connection` they are part of its transaction.
@@ -127,39 +121,30 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
             return [await (self._sends.put(jobs[0]) if jobs[0].key is None else self._send_keyed(jobs[0]))]
         if plain and len({(job.agent, job.key) for job in jobs if job.key is not None}) < 2:
             return await self._send_plain(jobs, connection)
-        waits = connection is None and any(job.key is not None or job.dedup is not None for job in jobs)
-        async with self._may_wait if waits else nullcontext():
-            rows = await self._run("send", connection, sent_columns(jobs) | step_columns(jobs, sender))
+        columns = sent_columns(jobs) | step_columns(jobs, sender)
+        rows = await self._run("send", connection, columns, locked_by(jobs))
         if sender is not None and not rows:
             raise LeaseLost(f"job {sender.job_id}, fence {sender.fence}")
         return [sent(row) for row in rows]
 
-    @cached_property
-    def _may_wait(self) -> asyncio.Semaphore:
-        """For what may wait for a mailbox that somebody's transaction holds: half of the connections stay for all else."""
-        return asyncio.Semaphore(lanes_max // 2)
-
     async def _send_plain(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Sent]:
         if len(jobs) == 1:
-            rows = await self._run("send_one", connection, sent_values(jobs[0]))
+            rows = await self._run("send_one", connection, sent_values(jobs[0]), locked_by(jobs))
         else:
-            rows = await self._run("send_plain", connection, sent_columns(jobs))
+            rows = await self._run("send_plain", connection, sent_columns(jobs), locked_by(jobs))
         return [Sent(row[0]) for row in rows]
 
     async def _send_keyed(self, job: NewJob) -> Sent:
-        return await self._keyed_sends.put(job) or await self._waiting_sends.put(job)
+        """Together with others, unless somebody holds the mailbox."""
+        (mailbox,) = locked_by([job])
+        sent = None if mailbox in self._turns else await self._keyed_sends.put(job)
+        return sent or (await self._send_plain([job]))[0]
 
     async def _send_where_free(self, jobs: Sequence[NewJob]) -> list[Sent | None]:
-        """As `_send_together`; None for a message whose mailbox is held."""
+        """Store those whose mailboxes nobody holds, locked in the order in which all do; None for each of the others."""
         order = mailbox_order(jobs)
         rows = await self._run("send_where_free", None, sent_columns([jobs[n] for n in order]))
         answers = {n: None if row[0] is None else Sent(row[0]) for n, row in zip(order, rows, strict=True)}
-        return [answers[n] for n in range(len(jobs))]
-
-    async def _send_together(self, jobs: Sequence[NewJob]) -> list[Sent]:
-        """Messages of many senders. Their rows lock the mailboxes, so they come in the order in which all do."""
-        order = mailbox_order(jobs)
-        answers = dict(zip(order, await self._send_plain([jobs[n] for n in order]), strict=True))
         return [answers[n] for n in range(len(jobs))]
 
     async def claim(self, wanted: Wanted) -> list[Claimed]:
@@ -274,10 +259,15 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
     async def beat(self, supervisor: UUID, about: Mapping[str, Any]) -> Beat:
         statement = self._sql["beat"]
         values = {**about, "limits": dump(about["limits"]).decode()}
-        (row,) = await self._lanes.fetch_in_turn(
-            statement, supervisor, *(values[name] for name in statement.names[1:]), answer_s=beat_answer_s
-        )
+        parameters = (supervisor, *(values[name] for name in statement.names[1:]))
+        patience_s, self._beat_answer_s = (
+            self._beat_answer_s,
+            None,
+        )  # once: a server that is slow and alive answers the next one
+        (row,) = await self._lanes.fetch_in_turn(statement, *parameters, answer_s=patience_s)
+        self._beat_answer_s = beat_answer_s
         await self._lanes.close_idle()
+        await self._mailbox_lanes.close_idle()
         unknown = dict(zip(row["unknown"], row["unknown_jobs"], strict=True))
         return Beat(row["ready"], unknown, row["unrung"], row["ahead"])
 

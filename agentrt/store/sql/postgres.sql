@@ -14,20 +14,10 @@ select u.a, u.k, coalesce(u.p, 5::int2), c.now, coalesce(u.t, c.now + make_inter
 returning id;
 
 -- name: send_where_free
--- As send_plain, of messages with mailboxes, in the order in which all lock them; it waits for none of these. Returns: id, in order; null:
--- the mailbox is held by somebody's transaction, and the message was not stored.
-with u as materialized (
-  select o, a, k, p, s, t, m, b, w, d, agentrt.agentrt_now() as now,
-         case when pg_try_advisory_xact_lock(hashtextextended(k, hashtextextended(a, 0))) then nextval('agentrt.jobs_id_seq') end as id
-    from unnest(:agents::text[], :keys::text[], :priorities::int2[], :delays::float8[], :run_ats::timestamptz[],
-                :max_attempts::int[], :payloads::text[], :watched::boolean[], :deadlines::float8[])
-         with ordinality u(a, k, p, s, t, m, b, w, d, o)),
-stored as (
-  insert into agentrt.jobs(id, agent, key, priority, created_at, run_after, max_attempts, payload, watched, deadline)
-  select id, a, k, coalesce(p, 5::int2), now, coalesce(t, now + make_interval(secs => coalesce(s, 0))), m, b::json, coalesce(w, false),
-         now + make_interval(secs => d)
-    from u where id is not null order by o)
-select id from u order by o;
+-- As send_plain, of messages with mailboxes, those of one side by side. Returns: id, in order; null: somebody's transaction holds the
+-- mailbox, and the message was not stored.
+select id from agentrt.send_where_free(:agents, :keys, :priorities, :delays, :run_ats, :max_attempts, :payloads, :watched,
+                                       :deadlines) id;
 
 -- name: send_one
 -- As send_plain, one message: without arrays it takes a tenth less. Returns: id.

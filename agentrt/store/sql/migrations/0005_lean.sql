@@ -40,11 +40,12 @@ begin
 end$$;
 drop trigger jobs_delay on agentrt.jobs;
 create trigger jobs_delay before insert on agentrt.jobs
-  for each row when (new.key is null and new.run_after <> new.created_at) execute function agentrt.jobs_delay();
+  for each row when (new.key is null and (new.run_after <> new.created_at or new.created_at > clock_timestamp()))
+  execute function agentrt.jobs_delay();
 
 -- ------------------------------------------------------------------------------------------------ send
 
--- As before; one message is stored without the detour over rows of arrays.
+-- As before; one message is stored without the detour over rows of arrays, and no ask that waits for a mailbox holds up all others.
 create or replace function agentrt.send(
   p_agents text[], p_keys text[], p_priorities int2[], p_delays float8[], p_run_ats timestamptz[], p_max_attempts int[],
   p_payloads text[], p_dedups text[], p_deadlines float8[], p_watched boolean[], p_parent bigint, p_fence bigint, p_steps text[],
@@ -95,13 +96,13 @@ begin
      group by u.a, u.d order by u.a collate "C", u.d collate "C"
     on conflict do nothing;
   end if;
-  if v_asks and (v_parent.key is not null or v_parent.asked) then
-    perform agentrt.lock_cycles();
-  end if;
   if p_keys is not null then
     perform agentrt.lock_key(k.a, k.k) from (
       select distinct u.a collate "C" as a, u.k collate "C" as k from unnest(p_agents, p_keys) u(a, k)
        where u.k is not null order by 1, 2) k;
+  end if;
+  if v_asks and (v_parent.key is not null or v_parent.asked) then   -- after the mailboxes: all asks of the schema wait for this
+    perform agentrt.lock_cycles();
   end if;
   if p_parent is not null and v_waits then
     select j.key is not null or j.asked into v_holds from agentrt.jobs j
@@ -211,6 +212,35 @@ begin
                  from unnest(v_ids, v_new) with ordinality u(i, n, o) order by u.o;
 end$$;
 
+
+-- Store messages from outside whose mailboxes nobody holds, in their order, which is that of the mailboxes; those of one come side by
+-- side. It waits for none. Returns an id for each, null for one that was not stored.
+create function agentrt.send_where_free(
+  p_agents text[], p_keys text[], p_priorities int2[], p_delays float8[], p_run_ats timestamptz[], p_max_attempts int[],
+  p_payloads text[], p_watched boolean[], p_deadlines float8[])
+returns setof bigint language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+  v_ids bigint[] := '{}';
+  v_free boolean;
+  v_now timestamptz;
+begin
+  for n in 1 .. cardinality(p_agents) loop
+    if n = 1 or (p_agents[n], p_keys[n]) <> (p_agents[n - 1], p_keys[n - 1]) then   -- one look a mailbox: all of it, or nothing
+      v_free := pg_try_advisory_xact_lock(hashtextextended(p_keys[n], hashtextextended(p_agents[n], 0)));   -- see lock_key
+    end if;
+    v_ids := v_ids || case when v_free then nextval('agentrt.jobs_id_seq') end;
+  end loop;
+  if array_remove(v_ids, null) <> '{}' then   -- an insert of nothing would ring, too
+    v_now := agentrt.agentrt_now();
+    insert into agentrt.jobs(id, agent, key, priority, created_at, run_after, max_attempts, payload, watched, deadline)
+    select u.i, u.a, u.k, coalesce(u.p, 5::int2), v_now, coalesce(u.t, v_now + make_interval(secs => coalesce(u.s, 0))), u.m,
+           u.b::json, coalesce(u.w, false), v_now + make_interval(secs => u.d)
+      from unnest(v_ids, p_agents, p_keys, p_priorities, p_delays, p_run_ats, p_max_attempts, p_payloads, p_watched, p_deadlines)
+           with ordinality u(i, a, k, p, s, t, m, b, w, d, o)
+     where u.i is not null order by u.o;
+  end if;
+  return query select unnest(v_ids);
+end$$;
 
 -- ------------------------------------------------------------------------------------------------ relay
 
