@@ -112,7 +112,7 @@ async def test_a_message_that_is_claimed_while_the_answer_to_its_send_is_lost_ru
             await sql.until(parent_id, "succeeded")  # the send was repeated
             ends[2].set()
             await sql.until_none_unfinished()
-            assert supervisor.stats.outcomes == {"succeeded": 3}
+        assert supervisor.stats.outcomes == {"succeeded": 3}  # it has ended, and heard all answers
     finally:
         await store.close()
     assert runs == [1, 2]
@@ -139,7 +139,7 @@ async def test_a_message_that_is_handed_over_with_an_answer_that_is_lost_runs_on
             await rung(supervisor)
             await insert(sql, "parent")
             await sql.until_none_unfinished(within_s=soon_s)
-            assert supervisor.stats.outcomes == {"succeeded": 2}
+        assert supervisor.stats.outcomes == {"succeeded": 2}  # it has ended, and heard all answers
     finally:
         await store.close()
     assert attempts == [1]
@@ -333,7 +333,7 @@ async def test_a_statement_that_fails_with_ends_and_a_message_costs_none_of_them
             await sql.until_count("select count(*) from agentrt.history", hops + 1)
             assert store.failure is None
             await sql.until_none_unfinished()
-            assert supervisor.stats.outcomes == {"succeeded": hops + 1}
+        assert supervisor.stats.outcomes == {"succeeded": hops + 1}  # it has ended, and heard all answers
         assert max(store.rode.values()) == 1  # what failed to ride is stored alone
     finally:
         await store.close()
