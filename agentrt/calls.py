@@ -8,6 +8,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, TypeVar
 
 R = TypeVar("R")
@@ -15,6 +16,8 @@ R = TypeVar("R")
 
 async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Await a coroutine function; run a plain one in a thread of its own."""
+    if isinstance(fn, FunctionType) and fn.__code__.co_flags & inspect.CO_COROUTINE:  # most are: inspect asks much more
+        return await fn(*args, **kwargs)
     if inspect.iscoroutinefunction(plain(fn)) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004 - asks for the method
         return await fn(*args, **kwargs)
     result = await in_thread(functools.partial(fn, *args, **kwargs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -35,6 +36,7 @@ from agentrt.store.opening import open_store
 
 log = structlog.get_logger("agentrt.run")
 release_max = 1000
+gc_threshold = 20_000  # objects
 _defaults = Settings()
 
 
@@ -146,6 +148,8 @@ def _run_here(agents: Mapping[str, Agent[..., Any]], plan: _Plan) -> int:
     An agent's own subtask that raises SystemExit or KeyboardInterrupt breaks out of the event loop (asyncio raises both
     through it). It must not end the other jobs: the loop is entered again, and the exception ends that job's attempt.
     """
+    gc.freeze()  # the modules stay
+    gc.set_threshold(gc_threshold)  # at the usual 700, each batch of jobs is looked through several times while it runs
     if sys.platform == "win32":
         loop = asyncio.new_event_loop()
     else:

@@ -103,15 +103,15 @@ class Claimer:
 
     # -------------------------------------------------------------- what rides with other statements
 
-    def along(self, ending: Counter[str], *, keyed: bool) -> Look | None:
+    def along(self, ending: Counter[str], mailboxes: frozenset[tuple[str, str | None]]) -> Look | None:
         """What to claim in the statement that ends these jobs, by agent; None: there is no reason to look.
 
         The end of a keyed job is one: it makes the next of its mailbox ready. Whoever gets a look gives it back to `claimed` or
         `failed`.
         """
-        if not (keyed or self.looks_next):
+        if not (mailboxes or self.looks_next):
             return None
-        return self._look(self._take_cause() or "more", ending)
+        return self._look(self._take_cause() or "more", ending, mailboxes)
 
     @property
     def looks_next(self) -> bool:
@@ -142,7 +142,9 @@ class Claimer:
         elif self._hungry and self._runner.has_room():  # a look that came meanwhile had to do without this slot
             self.ring("more")
 
-    def _look(self, cause: Cause, ending: Counter[str]) -> Look | None:
+    def _look(
+        self, cause: Cause, ending: Counter[str], mailboxes: frozenset[tuple[str, str | None]] = frozenset()
+    ) -> Look | None:
         if self.stopping:
             return None
         agents, total = self._runner.reserve(ending, claim_max)
@@ -157,7 +159,7 @@ class Claimer:
         agents = agents[self._first :] + agents[: self._first]
         floors = None if cause == "poll" else self.floors.of([policy.name for policy, _ in agents])
         wanted = Wanted(self._supervisor, tuple(agents), total, not self._runner.runs_alone, floors)
-        return Look(wanted, cause, time.monotonic(), self._news)
+        return Look(wanted, cause, time.monotonic(), self._news, mailboxes)
 
     def failed(self, look: Look) -> None:
         """The database did not answer: what it would have found is still there."""
@@ -179,12 +181,14 @@ class Claimer:
             self._runner.start(job, look.asked_at, look.cause)
         self.floors.seen(jobs)
         filled = len(jobs) == look.wanted.total
+        # What the same statement made ready is the youngest of all: there was nothing else for it, so it is no sign of more.
+        more = filled and not all((job.agent, job.key) in look.mailboxes for job in jobs)
         outdated = look.news != self._news  # a look that came later had to leave out what this one was promised
-        if filled:
+        if more:
             self._hungry = set(self._runner.agents)
-        elif not outdated:  # every agent was looked at: those that gave less than was asked have no more
+        elif not (filled or outdated):  # every agent was looked at: those that gave less than was asked have no more
             self._hungry -= {policy.name for policy, limit in look.wanted.agents if got[policy.name] < limit}
-        if (filled or outdated) and self._hungry and self._runner.has_room():
+        if (more or outdated) and self._hungry and self._runner.has_room():
             self.ring("more")
         self._was_full = not self._runner.has_room()
         if jobs:

@@ -70,6 +70,7 @@ class Committer:
     def __init__(self, store: Store, stats: Stats) -> None:
         self._store = store
         self._stats = stats
+        self._log = log.bind()  # see Runner
         self._queue: dict[tuple[int, int], Pending] = {}  # by job and fence, in the order of their ends
         self._under_way = 0
         self._rung = asyncio.Event()
@@ -166,14 +167,15 @@ class Committer:
     async def _finish(self, items: Sequence[Pending]) -> tuple[set[int], Callable[[], None]]:
         """Store ends; where there may be more to do, the same statement claims it. The claimed jobs start when all is settled."""
         ending = Counter(item.attempt.job.agent for item in items)
-        keyed = {item.attempt.job.agent for item in items if item.keyed}
+        mailboxes = frozenset((item.attempt.job.agent, item.attempt.job.key) for item in items if item.keyed)
         claims = self.claims
-        look = None if claims is None else claims.along(ending, keyed=bool(keyed))
+        look = None if claims is None else claims.along(ending, mailboxes)
         if claims is None or look is None:
             return await self._finish_only(items)
         outcomes = [item.outcome for item in items if isinstance(item.outcome, Finish)]
         limited = any(item.attempt.job.limited for item in items)
         try:
+            keyed = {agent for agent, _ in mailboxes}
             accepted, jobs = await self._store.turn(outcomes, look.wanted, keyed=keyed, limited=limited)
         except BaseException:
             claims.failed(look)
@@ -261,7 +263,7 @@ class Committer:
         }
         if verb == "lost":
             more["meaning"] = "its late result was dropped; another run of it counts"
-        say = log.warning if verb in ("failed", "retried", "lost") else log.info
+        say = self._log.warning if verb in ("failed", "retried", "lost") else self._log.info
         say("job.lease_lost" if verb == "lost" else "job." + verb, **about, **more)
         self.on_stored(item.attempt)
 

@@ -67,6 +67,7 @@ class Runner:
         self._heart = heart
         self._group = group
         self._context = contextvars.copy_context()
+        self._log = log.bind()  # bound once: the module's would look up its configuration for each line
         self.hand_over: HandOver | None = None
         self._held: Counter[str] = Counter()  # slots, by agent
         self._in_use = 0
@@ -139,7 +140,7 @@ class Runner:
         self._change_slots(job.agent, +1)
         self.runs_alone = self.runs_alone or job.alone
         self._heart.watch(attempt)
-        log.info(
+        self._log.info(
             "job.claimed",
             job_id=job.id,
             agent=job.agent,

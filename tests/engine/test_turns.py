@@ -6,7 +6,9 @@ import asyncio
 from typing import Any
 
 from agentrt import Agent, agent
+from agentrt.store.postgres import PostgresStore
 from agentrt.testing import supervising
+from agentrt.testing.inside import supervising_on
 from tests.support import Sql, eventually, locked, waiting
 
 soon_s = 5.0
@@ -61,3 +63,19 @@ async def test_no_attempt_is_lost_to_an_end_that_waited_longer_than_a_lease(data
             assert (await sql.until(job_id, "succeeded", within_s=soon_s))["attempt_count"] == 1
         assert await sql.value("select count(*) from agentrt.attempts") == 0
         assert supervisor.stats.outcomes["lost"] == 0
+
+
+async def test_the_messages_of_one_mailbox_cost_one_statement_each(database: str, sql: Sql) -> None:
+    @agent
+    async def chat() -> None: ...
+
+    store = PostgresStore(database)
+    try:
+        async with supervising_on(store, chat, poll_s=600) as supervisor:
+            await sql.run("insert into agentrt.jobs(agent, key) select 'chat', 'k' from generate_series(1, 200)")
+            before = store.statements
+            await sql.until_none_unfinished()
+            assert store.statements - before < 200 * 1.3  # some are of beats and looks
+        assert supervisor.stats.outcomes == {"succeeded": 200}
+    finally:
+        await store.close()
