@@ -229,8 +229,12 @@ class _World:
             return False
         left = min(moments) - datetime.now(UTC) - timedelta(seconds=self._ahead_s)
         seconds = max(0.001, left.total_seconds())
-        self._ahead_s += seconds
-        await self._clock.advance(seconds)
+        moving = asyncio.ensure_future(self._clock.advance(seconds))
+        try:
+            await asyncio.shield(moving)
+        finally:  # a crash may cancel this: what was begun happens all the same, or both clocks would differ for good
+            await moving
+            self._ahead_s += seconds
         return True
 
     def _known(self, row: JobRow) -> bool:

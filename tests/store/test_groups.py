@@ -82,6 +82,21 @@ async def queued(store: PostgresStore, jobs: list[Claimed]) -> list[asyncio.Task
     return tasks
 
 
+@asynccontextmanager
+async def sharing(
+    database: str, store: PostgresStore, sql: Sql
+) -> AsyncIterator[tuple[list[Claimed], list[asyncio.Task[str | None]]]]:
+    """Five jobs and their steps, which share a statement that waits for the last of them while the block runs."""
+    first, later = await seven(store)
+    async with held(database, later[4]):
+        async with held(database, first[0]), held(database, first[1]):
+            under_way = await both_under_way(store, sql, first)
+            tasks = await queued(store, later)
+        await asyncio.gather(*under_way)
+        await sql.until_count(waiting, 1)
+        yield later, tasks
+
+
 async def recorded(sql: Sql, jobs: list[Claimed]) -> list[int]:
     """Whose steps of these are stored, by their places."""
     found = {row["job_id"] for row in await sql.rows("select job_id from agentrt.steps")}
@@ -153,13 +168,7 @@ async def test_a_caller_cancelled_before_its_item_goes_has_stored_nothing(
 async def test_a_caller_cancelled_while_its_item_goes_takes_no_other_along(
     database: str, store: PostgresStore, sql: Sql
 ) -> None:
-    first, later = await seven(store)
-    async with held(database, later[4]):
-        async with held(database, first[0]), held(database, first[1]):
-            under_way = await both_under_way(store, sql, first)
-            tasks = await queued(store, later)
-        await asyncio.gather(*under_way)
-        await sql.until_count(waiting, 1)  # the five share a statement now
+    async with sharing(database, store, sql) as (later, tasks):
         tasks[2].cancel()
         await turns()
     found = await asyncio.gather(*tasks, return_exceptions=True)
@@ -187,13 +196,7 @@ async def test_those_who_wait_go_when_the_callers_under_way_are_cancelled(
 async def test_all_who_share_a_statement_hear_of_its_lost_connection_and_nothing_is_stored(
     database: str, store: PostgresStore, sql: Sql
 ) -> None:
-    first, later = await seven(store)
-    async with held(database, later[4]):
-        async with held(database, first[0]), held(database, first[1]):
-            under_way = await both_under_way(store, sql, first)
-            tasks = await queued(store, later)
-        await asyncio.gather(*under_way)
-        await sql.until_count(waiting, 1)
+    async with sharing(database, store, sql) as (later, tasks):
         await sql.run(f"select pg_terminate_backend(pid) from {waiting_from}")
         found = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(each) for each in found] == [StoreUnavailable] * 5
