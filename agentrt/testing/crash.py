@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
@@ -192,7 +191,6 @@ class _World:
         self.job_id = job_id
         self._plan = plan
         self._clock = Clock(url)
-        self._ahead_s = 0.0
 
     async def go_round(self) -> None:
         """Until the job has ended. Raises `UsageError` when it never will."""
@@ -223,18 +221,14 @@ class _World:
         jobs = [row for row in rows if self._known(row)]
         if any(row["state"] in (State.running, State.ready) for row in jobs):
             return True
-        moments = [row["run_after"] for row in jobs if row["state"] in (State.scheduled, State.parked)]
-        moments = [moment for moment in moments if moment is not None and moment.tzinfo is not None]
-        if not moments:
+        waiting = [row for row in jobs if row["state"] in (State.scheduled, State.parked) and _has_moment(row)]
+        if not waiting:
             return False
-        left = min(moments) - datetime.now(UTC) - timedelta(seconds=self._ahead_s)
-        seconds = max(0.001, left.total_seconds())
-        moving = asyncio.ensure_future(self._clock.advance(seconds))
-        try:
-            await asyncio.shield(moving)
-        finally:  # a crash may cancel this: what was begun happens all the same, or both clocks would differ for good
-            await moving
-            self._ahead_s += seconds
+        next_one = min(waiting, key=lambda row: row["run_after"])
+        standing = await self.client.store.standing(next_one["id"])
+        if standing is not None:
+            # By the database's clock alone: a crash may have cancelled the last move, before or after it.
+            await self._clock.advance(max(0.001, standing["due_in_s"]))
         return True
 
     def _known(self, row: JobRow) -> bool:
@@ -250,3 +244,8 @@ class _World:
             + (f" These agents were not given: agents=[{', '.join(sorted(unknown))}]." if unknown else "")
             + (" Questions are answered by decide=." if self._plan.decide is None and await store.decisions() else "")
         )
+
+
+def _has_moment(row: JobRow) -> bool:
+    """Whether it is due at a moment, and not only woken by an answer."""
+    return row["run_after"] is not None and row["run_after"].tzinfo is not None
