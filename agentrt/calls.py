@@ -16,12 +16,16 @@ R = TypeVar("R")
 
 async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Await a coroutine function; run a plain one in a thread of its own."""
-    if isinstance(fn, FunctionType) and fn.__code__.co_flags & inspect.CO_COROUTINE:  # most are: inspect asks much more
-        return await fn(*args, **kwargs)
-    if inspect.iscoroutinefunction(plain(fn)) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004 - asks for the method
+    if _is_coroutine_function(fn):
         return await fn(*args, **kwargs)
     result = await in_thread(functools.partial(fn, *args, **kwargs))
     return await result if inspect.isawaitable(result) else result
+
+
+def _is_coroutine_function(fn: Callable[..., Any]) -> bool:
+    if isinstance(fn, FunctionType) and fn.__code__.co_flags & inspect.CO_COROUTINE:  # most are: inspect asks much more
+        return True
+    return inspect.iscoroutinefunction(plain(fn)) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 - asks for the method
 
 
 async def in_thread(fn: Callable[[], R]) -> R:

@@ -15,7 +15,7 @@ from uuid import UUID
 import structlog
 
 from agentrt.engine.floors import Floors
-from agentrt.engine.look import Look
+from agentrt.engine.look import Look, Mailboxes
 from agentrt.engine.runner import Runner
 from agentrt.engine.stats import Cause, Stats
 from agentrt.model import Claimed, Wanted
@@ -103,7 +103,7 @@ class Claimer:
 
     # -------------------------------------------------------------- what rides with other statements
 
-    def along(self, ending: Counter[str], mailboxes: frozenset[tuple[str, str | None]]) -> Look | None:
+    def along(self, ending: Counter[str], mailboxes: Mailboxes) -> Look | None:
         """What to claim in the statement that ends these jobs, by agent; None: there is no reason to look.
 
         The end of a keyed job is one: it makes the next of its mailbox ready. Whoever gets a look gives it back to `claimed` or
@@ -142,9 +142,7 @@ class Claimer:
         elif self._hungry and self._runner.has_room():  # a look that came meanwhile had to do without this slot
             self.ring("more")
 
-    def _look(
-        self, cause: Cause, ending: Counter[str], mailboxes: frozenset[tuple[str, str | None]] = frozenset()
-    ) -> Look | None:
+    def _look(self, cause: Cause, ending: Counter[str], mailboxes: Mailboxes = frozenset()) -> Look | None:
         if self.stopping:
             return None
         agents, total = self._runner.reserve(ending, claim_max)

@@ -10,6 +10,8 @@ from typing import Protocol
 from agentrt.engine.stats import Cause
 from agentrt.model import Claimed, Wanted
 
+Mailboxes = frozenset[tuple[str, str | None]]  # by agent and key
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -19,12 +21,12 @@ class Look:
     cause: Cause
     asked_at: float  # before the statement: our idea of the lease must not outlast the database's
     news: int  # how many times something was heard by then: what came later it may not have seen
-    mailboxes: frozenset[tuple[str, str | None]]  # whose next message the same statement makes ready
+    mailboxes: Mailboxes  # whose next message the same statement makes ready
 
 
 class Claims(Protocol):
     """Who hands out looks. Each is given back: `claimed` with what it brought, or `failed`."""
 
-    def along(self, ending: Counter[str], mailboxes: frozenset[tuple[str, str | None]]) -> Look | None: ...
+    def along(self, ending: Counter[str], mailboxes: Mailboxes) -> Look | None: ...
     def claimed(self, look: Look, jobs: Sequence[Claimed]) -> None: ...
     def failed(self, look: Look) -> None: ...

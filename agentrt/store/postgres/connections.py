@@ -15,6 +15,7 @@ from agentrt.model import JobRow
 from agentrt.store.postgres.lane import Lanes, command_timeout_s, connect, connection_errors, translated
 from agentrt.store.sql import statements
 
+Name = tuple[str, ...]  # of what a statement locks until it commits: a mailbox, or a dedup key
 lanes_max = 8
 mailbox_lanes_max = 4
 
@@ -38,7 +39,7 @@ class Connections:
         self._sql = statements("postgres.sql", schema)
         self._lanes = Lanes(dsn, lanes_max, timeout_s)
         self._mailbox_lanes = Lanes(dsn, mailbox_lanes_max, timeout_s)
-        self._turns: WeakValueDictionary[tuple[str, ...], asyncio.Lock] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[Name, asyncio.Lock] = WeakValueDictionary()
         self._spare: list[asyncpg.Connection] = []  # for transactions
 
     async def close(self) -> None:
@@ -55,7 +56,7 @@ class Connections:
         return self._lanes.statements + self._mailbox_lanes.statements
 
     async def _run(
-        self, name: str, connection: Any, columns: Mapping[str, Any], waits_for: Collection[tuple[str, ...]] = ()
+        self, name: str, connection: Any, columns: Mapping[str, Any], waits_for: Collection[Name] = ()
     ) -> list[asyncpg.Record]:
         """A statement with its parameters by name; on the caller's connection, inside its transaction, when one is given.
 
@@ -73,7 +74,7 @@ class Connections:
             return rows
 
     @asynccontextmanager
-    async def _turn_of(self, names: Collection[tuple[str, ...]]) -> AsyncIterator[None]:
+    async def _turn_of(self, names: Collection[Name]) -> AsyncIterator[None]:
         """Queue in this process before the database: who waits for a mailbox there holds a connection."""
         async with AsyncExitStack() as stack:
             for name in sorted(names):

@@ -26,6 +26,7 @@ from agentrt.model import (
 )
 from agentrt.store import Heard
 from agentrt.store.postgres import migrate as migrating
+from agentrt.store.postgres.connections import Name
 from agentrt.store.postgres.durable import DurableVerbs
 from agentrt.store.postgres.group import Group
 from agentrt.store.postgres.lane import connect, translated
@@ -116,29 +117,32 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
         With a `sender` each is a step of that attempt. Raises `LeaseLost` when it no longer owns its job.
         Single messages from outside that are sent at the same time share a statement.
         """
+        names = locked_by(jobs)
         plain = sender is None and all(job.dedup is None for job in jobs)
         if plain and len(jobs) == 1 and connection is None:
-            return [await (self._sends.put(jobs[0]) if jobs[0].key is None else self._send_keyed(jobs[0]))]
-        if plain and len({(job.agent, job.key) for job in jobs if job.key is not None}) < 2:
-            return await self._send_plain(jobs, connection)
+            return [await (self._send_keyed(jobs[0], names) if names else self._sends.put(jobs[0]))]
+        if plain and len(names) < 2:
+            return await self._send_plain(jobs, connection, names)
         columns = sent_columns(jobs) | step_columns(jobs, sender)
-        rows = await self._run("send", connection, columns, locked_by(jobs))
+        rows = await self._run("send", connection, columns, names)
         if sender is not None and not rows:
             raise LeaseLost(f"job {sender.job_id}, fence {sender.fence}")
         return [sent(row) for row in rows]
 
-    async def _send_plain(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Sent]:
+    async def _send_plain(
+        self, jobs: Sequence[NewJob], connection: Any = None, names: Collection[Name] = ()
+    ) -> list[Sent]:
         if len(jobs) == 1:
-            rows = await self._run("send_one", connection, sent_values(jobs[0]), locked_by(jobs))
+            rows = await self._run("send_one", connection, sent_values(jobs[0]), names)
         else:
-            rows = await self._run("send_plain", connection, sent_columns(jobs), locked_by(jobs))
+            rows = await self._run("send_plain", connection, sent_columns(jobs), names)
         return [Sent(row[0]) for row in rows]
 
-    async def _send_keyed(self, job: NewJob) -> Sent:
+    async def _send_keyed(self, job: NewJob, names: Collection[Name]) -> Sent:
         """Together with others, unless somebody holds the mailbox."""
-        (mailbox,) = locked_by([job])
-        sent = None if mailbox in self._turns else await self._keyed_sends.put(job)
-        return sent or (await self._send_plain([job]))[0]
+        held = any(name in self._turns for name in names)
+        answer = None if held else await self._keyed_sends.put(job)
+        return answer or (await self._send_plain([job], None, names))[0]
 
     async def _send_where_free(self, jobs: Sequence[NewJob]) -> list[Sent | None]:
         """Store those whose mailboxes nobody holds, locked in the order in which all do; None for each of the others."""
@@ -260,10 +264,8 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
         statement = self._sql["beat"]
         values = {**about, "limits": dump(about["limits"]).decode()}
         parameters = (supervisor, *(values[name] for name in statement.names[1:]))
-        patience_s, self._beat_answer_s = (
-            self._beat_answer_s,
-            None,
-        )  # once: a server that is slow and alive answers the next one
+        # Once: a server that is slow and alive answers the next one.
+        patience_s, self._beat_answer_s = self._beat_answer_s, None
         (row,) = await self._lanes.fetch_in_turn(statement, *parameters, answer_s=patience_s)
         self._beat_answer_s = beat_answer_s
         await self._lanes.close_idle()
