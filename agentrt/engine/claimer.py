@@ -15,14 +15,13 @@ from uuid import UUID
 import structlog
 
 from agentrt.engine.floors import Floors
-from agentrt.engine.look import Look, Mailboxes
+from agentrt.engine.look import Look, Mailboxes, batch_max
 from agentrt.engine.runner import Runner
 from agentrt.engine.stats import Cause, Stats
 from agentrt.model import Claimed, Wanted
 from agentrt.store import Store
 
 log = structlog.get_logger("agentrt.claimer")
-claim_max = 100  # measured: larger batches are slower
 
 
 class Claimer:
@@ -134,7 +133,7 @@ class Claimer:
 
     def handed(self, wanted: Wanted, granted_at: float, job: Claimed | None) -> None:
         """Give back what `offer` set aside, and start what was handed over. None: the message is claimed as any other."""
-        self._back(wanted)
+        self._back(wanted, Counter())
         if job is not None:
             self._stats.claimed["sent"] += 1
             self._runner.start(job, granted_at, "sent")
@@ -145,7 +144,7 @@ class Claimer:
     def _look(self, cause: Cause, ending: Counter[str], mailboxes: Mailboxes = frozenset()) -> Look | None:
         if self.stopping:
             return None
-        agents, total = self._runner.reserve(ending, claim_max)
+        agents, total = self._runner.reserve(ending, batch_max)
         if cause != "more":
             self._hungry = set(self._runner.agents)
             self._news += 1
@@ -157,17 +156,17 @@ class Claimer:
         agents = agents[self._first :] + agents[: self._first]
         floors = None if cause == "poll" else self.floors.of([policy.name for policy, _ in agents])
         wanted = Wanted(self._supervisor, tuple(agents), total, not self._runner.runs_alone, floors)
-        return Look(wanted, cause, time.monotonic(), self._news, mailboxes)
+        return Look(wanted, cause, time.monotonic(), self._news, ending, mailboxes)
 
     def failed(self, look: Look) -> None:
         """The database did not answer: what it would have found is still there."""
-        self._back(look.wanted)
+        self._back(look.wanted, look.ending)
         self.floors.doubt()  # what it had locked, others may have left out
         self.ring(look.cause)
 
     def claimed(self, look: Look, jobs: Sequence[Claimed]) -> None:
         """Start what was claimed, and note whether there may be more."""
-        self._back(look.wanted)
+        self._back(look.wanted, look.ending)
         self._looked_at = look.asked_at
         self._stats.claims[look.cause] += 1
         self._stats.claimed[look.cause] += len(jobs)
@@ -195,8 +194,8 @@ class Claimer:
             self.floors.doubt()
         self.on_looked()
 
-    def _back(self, wanted: Wanted) -> None:
-        self._runner.release(wanted)
+    def _back(self, wanted: Wanted, ending: Counter[str]) -> None:
+        self._runner.release(wanted, ending)
         self._on_their_way -= 1
         self._end_if_stopped()
 

@@ -18,7 +18,7 @@ import structlog
 from agentrt import codec
 from agentrt.config import redact
 from agentrt.context import Attempt
-from agentrt.engine.look import Claims
+from agentrt.engine.look import Claims, batch_max
 from agentrt.engine.stats import Stats
 from agentrt.errors import StoreBusy, StoreRefused, StoreUnavailable
 from agentrt.model import Failure, Finish, Outcome, Park, Reschedule, State
@@ -26,7 +26,6 @@ from agentrt.store import Store
 
 log = structlog.get_logger("agentrt.committer")
 T = TypeVar("T")
-flush_max = 200
 two_from = 20  # outcomes that wait: from so many on two batches are under way at a time
 
 
@@ -92,6 +91,7 @@ class Committer:
             batch = self._take()
             if batch:
                 await self._flush(batch)
+                await asyncio.sleep(0)  # what it claimed runs: short jobs end here, and go with those that wait
             else:
                 self._rung.clear()
                 await self._rung.wait()
@@ -103,7 +103,7 @@ class Committer:
             count = 0 if self._under_way else count
         elif not self._under_way:
             count = (count + 1) // 2
-        keys = dict(islice(self._queue, min(count, flush_max)))  # of two attempts of one job the later one
+        keys = dict(islice(self._queue, min(count, batch_max)))  # of two attempts of one job the later one
         return [self._queue.pop(key) for key in keys.items()]
 
     def take_along(self, *, older_than: int) -> Sequence[Pending]:

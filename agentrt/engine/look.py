@@ -10,6 +10,7 @@ from typing import Protocol
 from agentrt.engine.stats import Cause
 from agentrt.model import Claimed, Wanted
 
+batch_max = 200  # jobs that one statement claims or ends
 Mailboxes = frozenset[tuple[str, str | None]]  # by agent and key
 
 
@@ -21,6 +22,7 @@ class Look:
     cause: Cause
     asked_at: float  # before the statement: our idea of the lease must not outlast the database's
     news: int  # how many times something was heard by then: what came later it may not have seen
+    ending: Counter[str]  # jobs by agent that the same statement ends
     mailboxes: Mailboxes  # whose next message the same statement makes ready
 
 

@@ -73,17 +73,19 @@ class Runner:
         self._in_use = 0
         self._reserved = 0  # slots that claims on their way were promised
         self._reserved_of: Counter[str] = Counter()
+        self._leaving: Counter[str] = Counter()  # slots, by agent, whose jobs end in the statements of such claims
 
     # -------------------------------------------------------------- slots
 
     def reserve(
-        self, ending: Counter[str], most: int, only: str | None = None
+        self, leaving: Counter[str], most: int, only: str | None = None
     ) -> tuple[list[tuple[AgentPolicy, int]], int]:
         """For which agents how many jobs may be claimed, and how many in all: they are set aside until `release`.
 
-        `ending`: jobs by agent whose slots become free in the same statement. `only`: of this agent alone.
+        `leaving`: jobs by agent whose slots become free in the same statement. `only`: of this agent alone.
         """
-        total = min(self._settings.slots - self._in_use - self._reserved + ending.total(), most)
+        left = self._leaving + leaving
+        total = min(self._settings.slots - self._in_use - self._reserved + left.total(), most)
         if total <= 0:
             return [], 0
         agents = []
@@ -92,23 +94,29 @@ class Runner:
                 continue
             room = total
             if policy.concurrency is not None:
-                room = min(total, self._room_of(policy.name, policy.concurrency) + ending[policy.name])
+                room = min(total, self._room_of(policy.name, policy.concurrency) + left[policy.name])
             if room > 0:
                 agents.append((policy, room))
         if not agents:
             return [], 0
+        total = min(total, sum(room for _, room in agents))
         self._reserved += total
         for policy, room in agents:
             self._reserved_of[policy.name] += room
+        self._leaving = left
         return agents, total
 
-    def release(self, wanted: Wanted) -> None:
+    def release(self, wanted: Wanted, leaving: Counter[str]) -> None:
+        self._leaving -= leaving
         self._reserved -= wanted.total
         for policy, room in wanted.agents:
             self._reserved_of[policy.name] -= room
 
     def has_room(self, agent: str | None = None) -> bool:
-        """Whether a slot is free that no claim on its way was promised, for any agent or for this one."""
+        """Whether a slot is free that no claim on its way was promised, for any agent or for this one.
+
+        Those of jobs that leave are not counted as free: what ends them fills them.
+        """
         concurrency = None if agent is None else self.agents[agent].concurrency
         return self._in_use + self._reserved < self._settings.slots and (
             agent is None or concurrency is None or self._room_of(agent, concurrency) > 0

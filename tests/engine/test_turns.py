@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Sequence
 from typing import Any
 
+import pytest
+
 from agentrt import Agent, agent
+from agentrt.model import Claimed, Finish, Wanted
 from agentrt.store.postgres import PostgresStore
 from agentrt.testing import supervising
 from agentrt.testing.inside import supervising_on
@@ -77,5 +81,50 @@ async def test_the_messages_of_one_mailbox_cost_one_statement_each(database: str
             await sql.until_none_unfinished()
             assert store.statements - before < 200 * 1.3  # some are of beats and looks
         assert supervisor.stats.outcomes == {"succeeded": 200}
+    finally:
+        await store.close()
+
+
+class Asked(PostgresStore):
+    """Notes how many jobs the claims that ride with ends have asked for, of all that are under way at a time."""
+
+    def __init__(self, database: str) -> None:
+        super().__init__(database)
+        self.under_way = 0
+        self.most = 0
+
+    async def turn(
+        self, outcomes: Sequence[Finish], wanted: Wanted, *, keyed: Collection[str], limited: bool
+    ) -> tuple[set[int], list[Claimed]]:
+        self.under_way += wanted.total
+        self.most = max(self.most, self.under_way)
+        try:
+            return await super().turn(outcomes, wanted, keyed=keyed, limited=limited)
+        finally:
+            self.under_way -= wanted.total
+
+
+@pytest.mark.parametrize("concurrency", [None, 40])
+async def test_while_there_is_more_to_do_no_slot_is_left_out_however_many_turns_are_under_way(
+    database: str, sql: Sql, concurrency: int | None
+) -> None:
+    running, most = 0, 0
+
+    @agent(concurrency=concurrency)
+    async def quick() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    await sql.run("insert into agentrt.jobs(agent) select 'quick' from generate_series(1, 3_000)")
+    store = Asked(database)
+    try:
+        async with supervising_on(store, quick, slots=100, poll_s=600) as supervisor:
+            await sql.until_none_unfinished()
+        assert store.most == (concurrency or 100)
+        assert most <= (concurrency or 100)
+        assert supervisor.stats.outcomes == {"succeeded": 3_000}
     finally:
         await store.close()
