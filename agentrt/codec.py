@@ -75,7 +75,7 @@ def _is_json(value: Any) -> bool:
 
 
 def _encode(value: Any, adapter: Adapter, at: str, bytes_max: int) -> bytes:
-    validated = _validated(lambda: adapter.validate_python(value, strict=True), at)
+    validated = _validated(adapter.validate_python, value, at)
     _require_same(value, validated, at, by_schema=True)
     try:
         plain = adapter.dump_python(validated, mode="json", warnings="error")
@@ -86,13 +86,13 @@ def _encode(value: Any, adapter: Adapter, at: str, bytes_max: int) -> bytes:
     text = orjson.dumps(plain)
     if len(text) > bytes_max:
         raise PayloadTooLarge(at, f"it takes {len(text):,} bytes as JSON; at most {bytes_max:,} are allowed.")
-    _require_same(validated, _validated(lambda: adapter.validate_json(text, strict=True), at), at)
+    _require_same(validated, _validated(adapter.validate_json, text, at), at)
     return text
 
 
 def decode(text: str | bytes, adapter: Adapter = anything, *, at: str = "$") -> Any:
     """The value of a stored JSON text under `adapter`. Raises `PayloadInvalid` when it does not fit."""
-    value = _validated(lambda: adapter.validate_json(text, strict=True), at)
+    value = _validated(adapter.validator.validate_json, text, at)
     if _may_overflow.search(text if isinstance(text, str) else text.decode(errors="replace")):
         _require_same(value, value, at)  # 1e400 is read as infinity, which nobody sent
         parse(text)  # NaN is no JSON
@@ -158,9 +158,9 @@ def marked(value: Any) -> bytes:
     return orjson.dumps(_mark(value, 0))[:payload_bytes_max] if _small(value) else b'{"$unstorable": "too large"}'
 
 
-def _validated(validate: Callable[[], Any], at: str) -> Any:
+def _validated(validate: Callable[..., Any], value: Any, at: str) -> Any:
     try:
-        return validate()
+        return validate(value, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         path = at + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])

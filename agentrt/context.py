@@ -99,9 +99,11 @@ class Attempt:
     task: asyncio.Task[None] | None = None
     parked: tuple[float | None, tuple[str, ...]] = (None, ())  # the waits when it was stopped to be parked
     key_state: Any = None  # see durable.key_state
-    on_wait: Callable[[int], None] = lambda _change: None  # gives the slot back (-1) and takes it again (+1)
+    # Gives the agent's slot back (-1) and takes it again (+1).
+    on_wait: Callable[[str, int], None] = lambda _agent, _change: None
     hand_over: HandOver | None = None
-    on_unheard: Callable[[], None] = lambda: None  # has its answers looked for: a hint may have come before the wait
+    # Has the job's answers looked for: a hint may have come before the wait.
+    on_unheard: Callable[[int], None] = lambda _job_id: None
     hints: int = 0  # how often it was told of answers
     _hints_at_begin: dict[str, int] = field(default_factory=dict)
     _steps_running: int = 0
@@ -203,7 +205,7 @@ class Attempt:
         self.waits[step_id] = wait
         self._weigh()
         if self._hints_at_begin.pop(step_id, self.hints) != self.hints:
-            self.on_unheard()
+            self.on_unheard(self.job.id)
         try:
             async with asyncio.timeout(None if due is None else max(0.0, due - time.monotonic())) as wait.timer:
                 return await wait.answer
@@ -234,7 +236,7 @@ class Attempt:
         if quiet == self._slotless:
             return
         self._slotless = quiet
-        self.on_wait(-1 if quiet else +1)
+        self.on_wait(self.job.agent, -1 if quiet else +1)
         if quiet:
             self._park_timer = asyncio.get_running_loop().call_later(self.warm_s, self._park)
         elif self._park_timer is not None:

@@ -161,7 +161,7 @@ class StepState:
     exceeded: str | None = None  # the budget that recording it used up, as JSON
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one a job: a frozen one takes three times as long to make
 class Sender:
     """The attempt that sends: its messages are steps, stored once and only while it owns its job."""
 
@@ -230,15 +230,15 @@ class Claimed:
     priority: int
     ord: int
     root: int
+    hops: int
+    deadline_s: float | None  # seconds left when it was claimed
+    account: int | None  # the budget that pays for it
+    alone: bool  # its process died twice: no other such job runs beside it
     lease_s: float
     waited_s: float
-    alone: bool = False  # its process died twice: no other such job runs beside it
-    limited: bool = False  # its agent has a limit over all processes
-    hops: int = 0
-    deadline_s: float | None = None  # seconds left when it was claimed
-    account: int | None = None  # the budget that pays for it
     key_state: str | None = None  # what its key keeps, JSON
     steps: dict[str, StepState] = field(default_factory=dict)
+    limited: bool = False  # its agent has a limit over all processes
 
 
 @dataclass(frozen=True, slots=True)

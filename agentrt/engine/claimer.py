@@ -30,6 +30,7 @@ class Claimer:
     def __init__(self, store: Store, runner: Runner, stats: Stats, supervisor: UUID, poll_s: float) -> None:
         self._store = store
         self._runner = runner
+        self._slots = runner.slots
         self._stats = stats
         self._supervisor = supervisor
         self._poll_s = poll_s
@@ -50,7 +51,7 @@ class Claimer:
     @property
     def full(self) -> bool:
         """Whether all slots are taken and the next one that becomes free is filled without a ring."""
-        return bool(self._hungry) and not self._runner.has_room()
+        return bool(self._hungry) and not self._slots.has_room()
 
     def ring(self, cause: Cause) -> None:
         """There may be work. The first cause since the last claim is the one that is counted."""
@@ -61,7 +62,7 @@ class Claimer:
     def slot_freed(self, agent: str) -> None:
         """A job ended, or waits. Look again if its agent, or one that waits for any slot, may have more."""
         waits = agent in self._hungry or (self._hungry and self._was_full)
-        if waits and self._runner.has_room(agent):  # else the statement that frees it has asked for the next one
+        if waits and self._slots.has_room(agent):  # else the statement that frees it has asked for the next one
             self.ring("more")
 
     def alone_ended(self) -> None:
@@ -125,7 +126,7 @@ class Claimer:
         known = self._runner.agents.get(agent)
         if known is None or known.limit is not None or self.stopping or agent in self._hungry:
             return None
-        agents, total = self._runner.reserve(Counter(), 1, only=agent)
+        agents, total = self._slots.reserve(Counter(), 1, only=agent)
         if total <= 0:
             return None
         self._on_their_way += 1
@@ -138,13 +139,13 @@ class Claimer:
             self._stats.claimed["sent"] += 1
             self._runner.start(job, granted_at, "sent")
             self.on_claimed(granted_at)
-        elif self._hungry and self._runner.has_room():  # a look that came meanwhile had to do without this slot
+        elif self._hungry and self._slots.has_room():  # a look that came meanwhile had to do without this slot
             self.ring("more")
 
     def _look(self, cause: Cause, ending: Counter[str], mailboxes: Mailboxes = frozenset()) -> Look | None:
         if self.stopping:
             return None
-        agents, total = self._runner.reserve(ending, batch_max)
+        agents, total = self._slots.reserve(ending, batch_max)
         if cause != "more":
             self._hungry = set(self._runner.agents)
             self._news += 1
@@ -185,9 +186,9 @@ class Claimer:
             self._hungry = set(self._runner.agents)
         elif not (filled or outdated):  # every agent was looked at: those that gave less than was asked have no more
             self._hungry -= {policy.name for policy, limit in look.wanted.agents if got[policy.name] < limit}
-        if (more or outdated) and self._hungry and self._runner.has_room():
+        if (more or outdated) and self._hungry and self._slots.has_room():
             self.ring("more")
-        self._was_full = not self._runner.has_room()
+        self._was_full = not self._slots.has_room()
         if jobs:
             self.on_claimed(look.asked_at)
         else:
@@ -195,7 +196,7 @@ class Claimer:
         self.on_looked()
 
     def _back(self, wanted: Wanted, ending: Counter[str]) -> None:
-        self._runner.release(wanted, ending)
+        self._slots.release(wanted, ending)
         self._on_their_way -= 1
         self._end_if_stopped()
 

@@ -103,5 +103,6 @@ def _claimed(attempt: Attempt, job: NewJob, job_id: int, taken: Taken, wanted: W
         hops=attempt.job.hops + 1,
         deadline_s=taken.deadline_s,
         account=attempt.job.account,
+        alone=False,
         key_state=taken.key_state,
     )

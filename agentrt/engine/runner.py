@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -21,6 +20,7 @@ from agentrt.durable import fault
 from agentrt.durable.key_state import changed_state
 from agentrt.engine.committer import Committer
 from agentrt.engine.heart import Heart
+from agentrt.engine.slots import Slots
 from agentrt.errors import (
     AskCycle,
     BudgetExceeded,
@@ -32,7 +32,7 @@ from agentrt.errors import (
     TooManyHops,
 )
 from agentrt.limits import delay_s_max, retry_after_s_min
-from agentrt.model import AgentPolicy, Claimed, Failure, Finish, Outcome, Park, Reschedule, State, Wanted
+from agentrt.model import Claimed, Failure, Finish, Outcome, Park, Reschedule, State
 from agentrt.store import Store
 
 log = structlog.get_logger("agentrt.runner")
@@ -56,10 +56,9 @@ class Runner:
         self.attempts: dict[int, Attempt] = {}
         self.runs_alone = False  # a job that must not run beside others of its kind (see claim)
         self.on_alone_ended: Callable[[], None] = lambda: None
-        self.on_free: Callable[[str], None] = lambda _agent: None
         self.on_idle: Callable[[], None] = lambda: None
         self.on_unheard: Callable[[int], None] = lambda _job_id: None
-        self._policies = [agent.policy(settings.lease_s) for agent in agents.values()]
+        self.slots = Slots(settings.slots, [agent.policy(settings.lease_s) for agent in agents.values()])
         self._settings = settings
         self._store = store
         self._client = client
@@ -69,63 +68,6 @@ class Runner:
         self._context = contextvars.copy_context()
         self._log = log.bind()  # bound once: the module's would look up its configuration for each line
         self.hand_over: HandOver | None = None
-        self._held: Counter[str] = Counter()  # slots, by agent
-        self._in_use = 0
-        self._reserved = 0  # slots that claims on their way were promised
-        self._reserved_of: Counter[str] = Counter()
-        self._leaving: Counter[str] = Counter()  # slots, by agent, whose jobs end in the statements of such claims
-
-    # -------------------------------------------------------------- slots
-
-    def reserve(
-        self, leaving: Counter[str], most: int, only: str | None = None
-    ) -> tuple[list[tuple[AgentPolicy, int]], int]:
-        """For which agents how many jobs may be claimed, and how many in all: they are set aside until `release`.
-
-        `leaving`: jobs by agent whose slots become free in the same statement. `only`: of this agent alone.
-        """
-        left = self._leaving + leaving
-        total = min(self._settings.slots - self._in_use - self._reserved + left.total(), most)
-        if total <= 0:
-            return [], 0
-        agents = []
-        for policy in self._policies:
-            if only not in (None, policy.name):
-                continue
-            room = total
-            if policy.concurrency is not None:
-                room = min(total, self._room_of(policy.name, policy.concurrency) + left[policy.name])
-            if room > 0:
-                agents.append((policy, room))
-        if not agents:
-            return [], 0
-        total = min(total, sum(room for _, room in agents))
-        self._reserved += total
-        for policy, room in agents:
-            self._reserved_of[policy.name] += room
-        self._leaving = left
-        return agents, total
-
-    def release(self, wanted: Wanted, leaving: Counter[str]) -> None:
-        self._leaving -= leaving
-        self._reserved -= wanted.total
-        for policy, room in wanted.agents:
-            self._reserved_of[policy.name] -= room
-
-    def has_room(self, agent: str | None = None) -> bool:
-        """Whether a slot is free that no claim on its way was promised, for any agent or for this one.
-
-        Those of jobs that leave are not counted as free: what ends them fills them.
-        """
-        concurrency = None if agent is None else self.agents[agent].concurrency
-        return self._in_use + self._reserved < self._settings.slots and (
-            agent is None or concurrency is None or self._room_of(agent, concurrency) > 0
-        )
-
-    def _room_of(self, agent: str, concurrency: int) -> int:
-        return concurrency - self._held[agent] - self._reserved_of[agent]
-
-    # -------------------------------------------------------------- jobs
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run something in the context of the process: that of the attempt that asks for it belongs to another job."""
@@ -141,11 +83,11 @@ class Runner:
             self._settings.step_bytes_max,
             lease_expires=granted_at + job.lease_s,
         )
-        attempt.on_wait = lambda change: self._change_slots(job.agent, change)
+        attempt.on_wait = self.slots.change
         attempt.hand_over = self.hand_over
-        attempt.on_unheard = lambda: self.on_unheard(job.id)
+        attempt.on_unheard = self.on_unheard
         self.attempts[job.id] = attempt
-        self._change_slots(job.agent, +1)
+        self.slots.change(job.agent, +1)
         self.runs_alone = self.runs_alone or job.alone
         self._heart.watch(attempt)
         self._log.info(
@@ -169,22 +111,16 @@ class Runner:
         if attempt.job.alone:
             self.runs_alone = False
             self.on_alone_ended()
-        self._change_slots(attempt.job.agent, -1)
+        self.slots.change(attempt.job.agent, -1)
         if not self.attempts:
             self.on_idle()
-
-    def _change_slots(self, agent: str, change: int) -> None:
-        self._held[agent] += change
-        self._in_use += change
-        if change < 0:
-            self.on_free(agent)
 
     async def _run(self, attempt: Attempt) -> None:
         job = attempt.job
         agent = self.agents[job.agent]
-        task = asyncio.current_task()
+        task = attempt.task or asyncio.current_task()  # an eager task factory runs this before `start` has it
         assert task is not None
-        attempt.task = task  # an eager task factory runs this before `start` has it
+        attempt.task = task
         attempt.branches.begin(task)
         running.set(attempt)
         about_job.set({"job_id": job.id, "agent": job.agent, "attempt": job.attempt, "key": job.key})

@@ -157,7 +157,7 @@ class Supervisor:
         self._committer.on_stored = self._runner.stored
         self._committer.claims = self._claimer
         self._runner.hand_over = HandOver(self._store, self._runner, self._claimer, self._committer)
-        self._runner.on_free = self._slot_freed
+        self._runner.slots.on_free = self._slot_freed
         self._runner.on_alone_ended = self._claimer.alone_ended
         self._runner.on_idle = self._idle.set
         self._runner.on_unheard = self._answers.look_for

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import asyncpg
@@ -27,34 +27,20 @@ from agentrt.model import (
 )
 
 
-def claimed(row: asyncpg.Record, limited: Collection[str] = ()) -> Claimed:
-    return Claimed(
-        id=row["id"],
-        fence=row["fence"],
-        agent=row["agent"],
-        key=row["key"],
-        attempt=row["attempt"],
-        max_attempts=row["max_attempts"],
-        payload=row["payload"],
-        priority=row["priority"],
-        ord=row["ord"],
-        root=row["root"],
-        hops=row["hops"],
-        deadline_s=row["deadline_s"],
-        account=row["account"],
-        alone=row["alone"],
-        lease_s=row["lease_s"],
-        waited_s=row["waited_s"],
-        limited=row["agent"] in limited,
-        key_state=row["state"],
-        steps={} if row["steps"] is None else _steps(row["steps"]),
-    )
+def claimed(values: Iterable[Any]) -> Claimed:
+    """A job from the columns of a claim, which are its fields in their order; the steps are their text, or null."""
+    fields = list(values)
+    fields[-1] = _steps(fields[-1]) if fields[-1] else {}
+    return Claimed(*fields)
 
 
-def claimed_jobs(rows: Sequence[asyncpg.Record], wanted: Wanted) -> list[Claimed]:
+def claimed_jobs(rows: Iterable[Iterable[Any]], wanted: Wanted) -> list[Claimed]:
     """What a claim returned, in the order in which it is to be started."""
+    jobs = [claimed(row) for row in rows]
     limited = {policy.name for policy, _ in wanted.agents if policy.limit is not None}
-    jobs = [claimed(row, limited) for row in rows]
+    if limited:
+        for job in jobs:
+            job.limited = job.agent in limited
     jobs.sort(key=lambda job: (job.priority, job.ord))
     return jobs
 

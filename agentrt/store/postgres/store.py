@@ -170,7 +170,7 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
     ) -> tuple[set[int], list[Claimed]]:
         columns = finished_columns(outcomes) | wanted_columns(wanted) | {"keyed": list(keyed), "limited": limited}
         first, *rows = await self._run("turn", None, columns)
-        return set(first["accepted"]), claimed_jobs(rows, wanted)
+        return set(first["accepted"]), claimed_jobs((row[1:] for row in rows), wanted)
 
     async def relay(self, outcomes: Sequence[Finish], job: NewJob, sender: Sender) -> tuple[set[int], Sent | None]:
         """End jobs, and send a message of an attempt. Neither they nor it have a mailbox. None: the attempt has lost its job."""
