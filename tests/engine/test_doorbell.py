@@ -264,13 +264,11 @@ async def test_the_mark_moves_at_most_ten_times_a_second_however_the_load_swings
     database: str, gate: asyncio.Event, sql: Sql
 ) -> None:
     async with moves_noted(sql), running(database, gate, slots=1):
-        loop = asyncio.get_running_loop()
-        end = loop.time() + 3
-        while loop.time() < end:
-            await sql.run(insert_many, 2, 25)
-            await sql.until_none_unfinished()
+        async with asyncio.timeout(60):
+            while await sql.value("select count(*) from moves") < 20:
+                await sql.run(insert_many, 2, 25)
+                await sql.until_none_unfinished()
     moves = [row["at"] for row in await sql.rows("select at from moves order by at")]
-    assert len(moves) >= 4, "it has not moved, so nothing was tried"
     assert max(_within_a_second(moves, since) for since in moves) <= 10
 
 

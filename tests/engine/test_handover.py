@@ -100,7 +100,7 @@ async def test_a_message_that_is_claimed_while_the_answer_to_its_send_is_lost_ru
     store = FirstAnswer(database)
     store.lost = True
     try:
-        async with supervising_on(store, parent, child, poll_s=600, drain_s=0.5) as supervisor:
+        async with supervising_on(store, parent, child, poll_s=600, drain_s=soon_s) as supervisor:
             await rung(supervisor)
             await insert(sql, "child", "k", '{"n": 1}')
             await eventually(lambda: sql.value("select status = 'running' from agentrt.jobs"))
@@ -135,7 +135,7 @@ async def test_a_message_that_is_handed_over_with_an_answer_that_is_lost_runs_on
     store.lost = True
     store.let_through.set()
     try:
-        async with supervising_on(store, parent, once, lease_s=600, poll_s=600, drain_s=0.5) as supervisor:
+        async with supervising_on(store, parent, once, lease_s=600, poll_s=600, drain_s=soon_s) as supervisor:
             await rung(supervisor)
             await insert(sql, "parent")
             await sql.until_none_unfinished(within_s=soon_s)
@@ -172,7 +172,7 @@ async def test_a_message_whose_sender_is_cancelled_before_the_answer_is_here_run
 
     async with (
         Proxy(database).running() as proxy,
-        supervising(proxy.dsn, once, parent, lease_s=600, poll_s=600, drain_s=0.5),
+        supervising(proxy.dsn, once, parent, lease_s=600, poll_s=600, drain_s=soon_s),
     ):
         await insert(sql, "parent")
         proxy.late_answer_to = b"otter"
@@ -212,7 +212,7 @@ async def test_a_job_that_comes_while_its_slot_is_kept_for_a_message_that_is_not
 
     store = FirstAnswer(database)
     try:
-        async with supervising_on(store, parent, child, other, slots=2, poll_s=600, drain_s=0.5) as supervisor:
+        async with supervising_on(store, parent, child, other, slots=2, poll_s=600, drain_s=soon_s) as supervisor:
             await rung(supervisor)
             await insert(sql, "child", "k", due="now() + interval '1 h'")
             parent_id = await insert(sql, "parent")
@@ -327,7 +327,7 @@ async def test_a_statement_that_fails_with_ends_and_a_message_costs_none_of_them
     hops = 10
     store = FirstRelay(database, failure, stored=stored)
     try:
-        async with supervising_on(store, ping, pong, lease_s=600, poll_s=600, drain_s=0.5) as supervisor:
+        async with supervising_on(store, ping, pong, lease_s=600, poll_s=600, drain_s=soon_s) as supervisor:
             await rung(supervisor)
             await insert(sql, "ping", payload=f'{{"left": {hops}}}')
             await sql.until_count("select count(*) from agentrt.history", hops + 1)
@@ -347,7 +347,7 @@ async def test_a_message_runs_and_its_sender_goes_on_when_settling_an_end_that_r
     hops = 10
     store = PostgresStore(database)
     try:
-        async with supervising_on(store, ping, pong, lease_s=600, poll_s=600, drain_s=0.5) as supervisor:
+        async with supervising_on(store, ping, pong, lease_s=600, poll_s=600, drain_s=soon_s) as supervisor:
             await rung(supervisor)
             settle, faults = supervisor._committer.on_stored, [RuntimeError("no more log")]
 

@@ -38,7 +38,7 @@ async def test_a_job_that_is_ready_starts_while_the_end_of_another_waits_for_its
     database: str, sql: Sql
 ) -> None:
     end, chat, other = agents()
-    async with supervising(database, chat, other, poll_s=600, slots=4, drain_s=0.5) as supervisor:
+    async with supervising(database, chat, other, poll_s=600, slots=4, drain_s=soon_s) as supervisor:
         talk = await sql.value(insert, "chat", "k")
         await sql.until(talk, "running")
         async with locked(database, "k", "chat"):
@@ -54,7 +54,7 @@ async def test_a_job_that_is_ready_starts_while_the_end_of_another_waits_for_its
 
 async def test_no_attempt_is_lost_to_an_end_that_waited_longer_than_a_lease(database: str, sql: Sql) -> None:
     end, chat, other = agents()
-    async with supervising(database, chat, other, lease_s=0.6, poll_s=600, slots=4, drain_s=0.5) as supervisor:
+    async with supervising(database, chat, other, lease_s=0.6, poll_s=600, slots=4, drain_s=soon_s) as supervisor:
         talk = await sql.value(insert, "chat", "k")
         after = await sql.value(insert, "chat", "k")
         await sql.until(talk, "running")
