@@ -305,7 +305,7 @@ async def test_two_agents_that_send_to_each_other_cost_one_statement_a_hop(datab
             await insert(sql, "ping", payload=f'{{"left": {hops}}}')
             await sql.until_count("select count(*) from agentrt.history", hops + 1)
             assert store.statements - before < hops * 1.5  # some are of claims and beats
-            assert supervisor.stats.claimed["sent"] >= hops - 1
+            assert supervisor.stats.claimed["sent"] >= hops * 0.8  # others were claimed while something was looked for
     finally:
         await store.close()
     assert await sql.value("select count(*) from agentrt.history where state = 'succeeded' and attempt = 1") == hops + 1
