@@ -42,8 +42,9 @@ signal.signal(
 
 # Begun first, so that no worker is left alone with one of them at the end.
 longest = (
-    "test_boundaries.py", "test_wheel.py", "test_bench.py", "test_c65.py", "test_c68.py", "test_crash_everywhere.py",
-    "test_c02.py", "test_footprint.py", "test_c52.py", "test_c16.py", "test_c15.py", "test_c63.py", "test_c37.py", "test_c03.py",
+    "test_boundaries.py", "test_bench.py", "test_check.py", "test_embedded.py", "test_crash_everywhere.py", "test_c65.py",
+    "test_c68.py", "test_inside.py", "test_plans_postgres.py", "test_c02.py", "test_c16.py", "test_c64.py", "test_c59.py",
+    "test_trace.py", "test_c52.py",
 )  # fmt: skip
 
 
