@@ -46,6 +46,7 @@ async def drain(run: Run, *, jobs: int, processes: int, slots: int, log_level: s
         {
             "jobs": jobs,
             "processes": processes,
+            "log_level": log_level,
             "per_s": rate,
             "floor_per_s": floor_rate,
             "ratio": ratio(rate, floor_rate),
@@ -62,6 +63,7 @@ async def drain(run: Run, *, jobs: int, processes: int, slots: int, log_level: s
             compared("bytes of log (WAL) a job", wal, floor_wal),
         ],
         remarks=(
+            f"The supervisors log at level {log_level}. 'agentrt run' as it comes says info, which writes two lines a job.",
             f"Statements are those of {counted:,} more jobs, counted in a supervisor inside this process.",
             "The bytes of log are the whole server's meanwhile.",
         ),

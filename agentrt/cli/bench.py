@@ -77,7 +77,7 @@ def wake(samples: int, **options: Any) -> None:
 @_size("--jobs", 20_000, 100, 5_000_000, "Jobs that do nothing, stored before the first is claimed.")
 @_size("--processes", 1, 1, 64, "Supervisor processes.")
 @_size("--slots", Settings().slots, 1, 100_000, "As for 'agentrt run'.")
-@click.option("--log-level", default="info", show_default=True, help="As for 'agentrt run', which logs each job.")
+@click.option("--log-level", default="warning", show_default=True, help="'agentrt run' says info: two lines a job.")
 @_run_options
 def drain(jobs: int, processes: int, slots: int, log_level: str, **options: Any) -> None:
     """Jobs that wait, worked off: from the first start to the last end.
