@@ -46,7 +46,6 @@ async def drain(run: Run, *, jobs: int, processes: int, slots: int, log_level: s
         {
             "jobs": jobs,
             "processes": processes,
-            "log_level": log_level,
             "per_s": rate,
             "floor_per_s": floor_rate,
             "ratio": ratio(rate, floor_rate),
