@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import agentrt
 from agentrt import Retry, agent
 from agentrt.context import Attempt
+from agentrt.engine.committer import Committer
+from agentrt.engine.stats import Stats
 from agentrt.engine.supervisor import Supervisor
 from agentrt.errors import StoreBusy, StoreError, StoreRefused, StoreUnavailable
-from agentrt.model import Finish, NewJob, Sender, Sent
+from agentrt.model import Claimed, Finish, NewJob, Sender, Sent, State
 from agentrt.store import Heard
 from agentrt.store.postgres import PostgresStore
 from agentrt.store.postgres.listener import PostgresNotifier
@@ -368,3 +370,18 @@ async def test_a_message_runs_and_its_sender_goes_on_when_settling_an_end_that_r
 
 async def _restarted(supervisor: Supervisor) -> bool:
     return supervisor.stats.restarts["committer"] == 1
+
+
+async def test_an_end_whose_ride_has_failed_is_not_taken_along_again() -> None:
+    """Else one that the database refuses would take every message with it into its refusal."""
+    job = Claimed(1, 1, "ping", None, 1, 3, "{}", 5, 1, 1, 0, None, None, False, 15.0, 0.0)
+    committer = Committer(cast("Any", None), Stats())
+    committer.put(Attempt(job, cast("Any", None), cast("Any", None)), Finish(1, 1, State.succeeded, "null"), 0.0)
+
+    async def refuse(ends: Sequence[Finish]) -> tuple[set[int], None]:
+        raise StoreRefused(f"{len(ends)} ends")
+
+    (rider,) = committer.take_along(older_than=2)
+    with pytest.raises(StoreRefused, match="1 ends"):
+        await committer.carry([rider], refuse)
+    assert not committer.take_along(older_than=2)
