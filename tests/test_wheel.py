@@ -30,11 +30,14 @@ def test_the_wheel_installs_beside_openai_agents_and_runs_the_agents_that_ship(t
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "env", cwd=tmp_path)
     programs = tmp_path / "env" / "bin"
     install = (sys.executable, "-m", "pip", "--python", programs / "python", "install", "--quiet", "--no-compile")
-    run(*install, wheel, cwd=tmp_path)
-    run(*install, "--no-deps", "openai-agents", cwd=tmp_path)  # forty more packages; where it lies is all that matters
+    run(*install, "openai-agents", wheel, cwd=tmp_path)
 
-    where = "import importlib.util as i, agentrt.agents as a; print(i.find_spec('agents').origin, a.__file__)"
-    places = run(programs / "python", "-c", where, cwd=tmp_path)
+    places = run(
+        programs / "python",
+        "-c",
+        "import agents, agentrt.agents as a; print(agents.__file__, a.__file__)",
+        cwd=tmp_path,
+    )
     theirs, ours = places.split()
     assert theirs.endswith("site-packages/agents/__init__.py")
     assert ours.endswith("site-packages/agentrt/agents/__init__.py")

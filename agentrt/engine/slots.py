@@ -13,8 +13,7 @@ class Slots:
 
     def __init__(self, count: int, policies: Sequence[AgentPolicy]) -> None:
         self._count = count
-        self._policies = policies
-        self._concurrency = {policy.name: policy.concurrency for policy in policies}
+        self._policies = {policy.name: policy for policy in policies}
         self._taken = 0
         self._taken_of: Counter[str] = Counter()
         self._reserved = 0
@@ -41,9 +40,7 @@ class Slots:
         if total <= 0:
             return [], 0
         agents = []
-        for policy in self._policies:
-            if only not in (None, policy.name):
-                continue
+        for policy in self._policies.values() if only is None else [self._policies[only]]:
             room = total
             if policy.concurrency is not None:
                 room = min(total, self._room_of(policy.name, policy.concurrency) + left[policy.name])
@@ -72,7 +69,7 @@ class Slots:
         """
         if self._taken + self._reserved >= self._count:
             return False
-        concurrency = None if agent is None else self._concurrency[agent]
+        concurrency = None if agent is None else self._policies[agent].concurrency
         return agent is None or concurrency is None or self._room_of(agent, concurrency) > 0
 
     def _room_of(self, agent: str, concurrency: int) -> int:

@@ -19,7 +19,7 @@ agents = str(Path(__file__).parent / "ledger.py")
 outage_s = 8.0
 cpu_share_max = 0.1
 log_lines_max = 8
-attempts_a_second_max = 10  # of a dozen loops together
+attempts_a_second_max = 5
 _enqueue = "insert into agentrt.jobs(agent) values ('instant') returning id"
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from agentrt import agent
 from agentrt.store import Heard
-from agentrt.store.postgres import PostgresStore
 from agentrt.store.postgres.listener import PostgresNotifier
 from agentrt.testing.inside import supervising_on
+from tests.engine.stores import NoLooksBehind
 from tests.support import Sql
 
 
-class SlowAnswers(PostgresStore):
+class SlowAnswers(NoLooksBehind):
     """A store whose answers to the ends of keyed jobs are held back, when the statement is done, until they are let through."""
 
     def __init__(self, dsn: str) -> None:
@@ -23,11 +23,6 @@ class SlowAnswers(PostgresStore):
         self.held = asyncio.Event()
         self.let_through = asyncio.Event()
         self.rung = asyncio.Event()
-
-    async def horizon(self) -> tuple[int, int]:
-        """Never answered: the looks behind of a start would find what the test is about."""
-        await asyncio.Event().wait()
-        raise AssertionError
 
     async def turn(self, *values: Any, **options: Any) -> Any:
         answer = await super().turn(*values, **options)
