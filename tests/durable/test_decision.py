@@ -9,6 +9,7 @@ import pytest
 
 import agentrt
 from agentrt import Question, Retry, agent, current, decide
+from agentrt.context import running
 from tests.conftest import supervising
 from tests.support import Sql, eventually
 
@@ -127,8 +128,14 @@ async def test_a_question_is_also_answered_by_the_id_of_the_job_that_asks_it(
 
 async def test_an_answer_that_comes_before_the_wait_for_it_is_not_missed(database: str, client: agentrt.Client) -> None:
     async def answer_at_once(question: Question) -> None:
+        attempt = running.get()
+        assert attempt is not None
+
+        async def heard() -> bool:
+            return attempt.hints > 0
+
         await client.decide(question.id, "yes", by="ann")
-        await asyncio.sleep(0.2)  # its notice has been heard by now
+        await eventually(heard)
 
     @agent(retry=quick)
     async def asker() -> str:
