@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from agentrt import codec
-from agentrt.calls import call
+from agentrt.calls import awaitable
 from agentrt.client import Client, Job, find_client
 from agentrt.context import require_aware, running
 from agentrt.durable.send import send_as_steps
@@ -203,6 +203,7 @@ class Agent(Address[P, R]):
         if order not in ("strict", "loose"):
             raise UsageError(f"agent {own_name!r}: order is {order!r}; it must be 'strict' or 'loose'.")
         self.fn = fn
+        self.run = awaitable(fn)
         self._signature = inspect.signature(fn)
         parameters = self._signature.parameters.values()
         self._parameters = {parameter.name for parameter in parameters}
@@ -218,7 +219,7 @@ class Agent(Address[P, R]):
         self.__doc__ = fn.__doc__
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
-        return call(self.fn, *args, **kwargs)
+        return self.run(*args, **kwargs)
 
     def policy(self, default_lease_s: float) -> AgentPolicy:
         """What the store must know to claim for this agent."""

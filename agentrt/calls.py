@@ -7,7 +7,7 @@ import contextvars
 import functools
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -16,8 +16,15 @@ R = TypeVar("R")
 
 async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Await a coroutine function; run a plain one in a thread of its own."""
-    if _is_coroutine_function(fn):
-        return await fn(*args, **kwargs)
+    return await awaitable(fn)(*args, **kwargs)
+
+
+def awaitable(fn: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    """A coroutine function as it is, a plain one as one that runs it in a thread of its own."""
+    return fn if _is_coroutine_function(fn) else functools.partial(_call_in_thread, fn)
+
+
+async def _call_in_thread(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     result = await in_thread(functools.partial(fn, *args, **kwargs))
     return await result if inspect.isawaitable(result) else result
 

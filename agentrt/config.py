@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import structlog
@@ -28,6 +28,7 @@ import structlog
 from agentrt import codec
 from agentrt.errors import ConfigError
 from agentrt.limits import delay_s_max, payload_bytes_max
+from agentrt.model import Claimed
 
 database_variable = "AGENTRT_DATABASE_URL"
 keep_s_min = 60.0  # longer than any statement that is under way may take
@@ -41,9 +42,14 @@ _key_value_password = re.compile(r"(?P<head>\bpassword\s*=\s*)(?P<password>'[^']
 _webhook_path = re.compile(r"(?P<head>/api(?:/v\d+)?/webhooks/\d+/)[\w-]+")
 _hidden = "***"
 
-about_job: ContextVar[Mapping[str, Any] | None] = ContextVar(
-    "agentrt_about_job", default=None
-)  # added to each log line
+
+class HasJob(Protocol):
+    @property
+    def job(self) -> Claimed: ...
+
+
+# What runs here: each log line names its job. `context.running` is the same as an attempt.
+here: ContextVar[HasJob | None] = ContextVar("agentrt_attempt", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +141,11 @@ def embedded_directory(url: str) -> Path:
     return Path(url.partition(":")[2] or default_database.partition(":")[2]).expanduser().absolute()
 
 
+def about(job: Claimed) -> dict[str, object]:
+    """How a log line names a job."""
+    return {"job_id": job.id, "agent": job.agent, "attempt": job.attempt, "key": job.key}
+
+
 def redact(text: str) -> str:
     """`text` without what gives access: passwords in addresses, webhook tokens, and values of secret variables."""
     return _without(text, _environment_secrets())
@@ -180,7 +191,8 @@ def _password_of(url: str) -> str:
 
 def _about(_logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """What each line says besides: the job, the level, the time."""
-    line = {**(about_job.get() or {}), **event}
+    attempt = here.get()
+    line = event if attempt is None else {**about(attempt.job), **event}
     line["level"] = method
     line["timestamp"] = datetime.now(UTC).isoformat()[: -len("+00:00")] + "Z"
     return line

@@ -6,21 +6,21 @@ A context variable carries the attempt, so an agent called directly (a unit test
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import shlex
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from agentrt import codec
 from agentrt.calls import call
-from agentrt.config import redact
+from agentrt.config import here, redact
 from agentrt.durable.branch import Branch, Branches
 from agentrt.errors import StoreUnavailable, UsageError
 from agentrt.limits import payload_bytes_max
@@ -85,16 +85,15 @@ class Attempt:
     job: Claimed
     store: Store
     client: Client
-    owner: Sender = field(init=False)  # the job and its fence
     warm_s: float = 60.0
     value_bytes_max: int = payload_bytes_max
-    branches: Branches = field(default_factory=Branches)
     waits: dict[str, Wait] = field(default_factory=dict)
     stop_reason: str | None = (
         None  # why the runtime cancels it: cancelled, timeout, deadline, lost, shutdown, parked, diverged
     )
     stop_text: str = ""
     lease_expires: float = 0.0  # on the monotonic clock, never later than the database thinks; moved on by the heart
+    renew_at: float = 0.0  # on the same clock: when the heart is to renew it
     settled: bool = False  # its outcome is decided; a stop comes too late
     task: asyncio.Task[None] | None = None
     parked: tuple[float | None, tuple[str, ...]] = (None, ())  # the waits when it was stopped to be parked
@@ -105,14 +104,29 @@ class Attempt:
     # Has the job's answers looked for: a hint may have come before the wait.
     on_unheard: Callable[[int], None] = lambda _job_id: None
     hints: int = 0  # how often it was told of answers
+    _branches: Branches | None = None
     _hints_at_begin: dict[str, int] = field(default_factory=dict)
     _steps_running: int = 0
     _shields: int = 0
     _slotless: bool = False
     _park_timer: asyncio.TimerHandle | None = None
 
-    def __post_init__(self) -> None:
-        self.owner = Sender(self.job.id, self.job.fence)
+    @property
+    def owner(self) -> Sender:
+        """The job and its fence."""
+        return Sender(self.job.id, self.job.fence)
+
+    @property
+    def branches(self) -> Branches:
+        """Made when they are asked for: most jobs neither make tasks nor come to a step."""
+        if self._branches is None:
+            self._branches = Branches(self.task)
+        return self._branches
+
+    @property
+    def tasks(self) -> Sequence[asyncio.Task[Any]]:
+        """Those that the agent made and that have not ended."""
+        return () if self._branches is None else self._branches.tasks
 
     # -------------------------------------------------------------- the end
 
@@ -140,7 +154,8 @@ class Attempt:
     def end(self) -> None:
         """Let go of the task: its context holds this attempt, and the two would keep each other until a collector comes."""
         self.task = None
-        self.branches.end()
+        if self._branches is not None:
+            self._branches.end()
 
     def require_going(self) -> None:
         """Nothing durable begins once the attempt is told to stop: a caught cancellation does not bring it back."""
@@ -256,10 +271,10 @@ class Attempt:
         self.stop("parked")
 
 
-running: contextvars.ContextVar[Attempt | None] = contextvars.ContextVar("agentrt_attempt", default=None)
+running = cast("ContextVar[Attempt | None]", here)
 
 
-def attempt_of(context: contextvars.Context | None) -> Attempt | None:
+def attempt_of(context: Context | None) -> Attempt | None:
     """The attempt that code of this context runs for; None for the context: the current one."""
     return running.get() if context is None else context.get(running)
 

@@ -44,23 +44,19 @@ class Branch:
 
 
 class Branches:
-    """The branches of one attempt, by task. Thousands of attempts wait at a time, so the usual one, without tasks of its own,
-    costs next to nothing.
+    """The branches of one attempt, by task; `first` is the task of the attempt itself. Thousands of attempts wait at a time, so
+    the usual one, without tasks of its own, costs next to nothing.
     """
 
     __slots__ = ("_first", "_first_branch", "_of", "_starting")
 
-    def __init__(self) -> None:
-        self._first: asyncio.Task[Any] | None = None
+    def __init__(self, first: asyncio.Task[Any] | None) -> None:
+        self._first = first
         self._first_branch = Branch()
         self._of: dict[asyncio.Task[Any], Branch] = {}  # of the tasks that it makes, while they run
         self._starting: list[
             Branch
         ] = []  # of tasks whose first part runs before their constructor returns (eager ones)
-
-    def begin(self, task: asyncio.Task[Any]) -> None:
-        """The task of the attempt itself."""
-        self._first = task
 
     def end(self) -> None:
         self._first = None

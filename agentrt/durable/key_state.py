@@ -37,7 +37,7 @@ def state(kind: type[T]) -> T:
         return _new(kind)
     if attempt.job.key is None:
         raise UsageError(f"agentrt.state() needs a key: send to {attempt.job.agent}['…'].")
-    held = cast("_Held | None", attempt.key_state)
+    held: _Held | None = attempt.key_state
     if held is None:
         adapter: codec.Adapter = TypeAdapter(kind)
         stored = attempt.job.key_state
@@ -50,7 +50,7 @@ def state(kind: type[T]) -> T:
 
 def changed_state(attempt: Attempt) -> str | None:
     """What must be saved; None: nothing was changed. Raises `PayloadInvalid`."""
-    held = cast("_Held | None", attempt.key_state)
+    held: _Held | None = attempt.key_state
     if held is None:
         return None
     text = codec.encode(held.value, held.adapter, at=f"state of {attempt.job.key!r}", bytes_max=attempt.value_bytes_max)

@@ -73,7 +73,6 @@ async def _run(attempt: _DryAttempt, agent: Agent[..., Any]) -> None:
     task = asyncio.current_task()
     assert task is not None
     attempt.task = task
-    attempt.branches.begin(task)
     running.set(attempt)
     ending: tuple[Verdict, str]
     try:
@@ -93,7 +92,7 @@ async def _until_quiet(attempt: _DryAttempt, task: asyncio.Task[None]) -> None:
     while attempt.ending is None and attempt.divergence is None:
         await attempt.changed.wait()
         attempt.changed.clear()
-        others = [one for one in (task, *attempt.branches.tasks) if not one.done() and one not in attempt.held]
+        others = [one for one in (task, *attempt.tasks) if not one.done() and one not in attempt.held]
         moves = -1
         while others and moves != attempt.moves and attempt.ending is None and attempt.divergence is None:
             moves = attempt.moves
@@ -125,7 +124,7 @@ def _result(attempt: _DryAttempt, *, late: bool, within_s: float) -> Replay:
 async def _stop(attempt: _DryAttempt, task: asyncio.Task[None]) -> None:
     """End it, with all that it has begun."""
     attempt.settled = True
-    tasks = [task, *attempt.branches.tasks]
+    tasks = [task, *attempt.tasks]
     for one in tasks:
         one.cancel()
     done, _ = await asyncio.wait(tasks, timeout=within_s)

@@ -7,8 +7,9 @@ An outcome is kept until the database has taken or refused it; through an outage
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -16,7 +17,7 @@ from typing import TypeVar
 import structlog
 
 from agentrt import codec
-from agentrt.config import redact
+from agentrt.config import about, redact
 from agentrt.context import Attempt
 from agentrt.engine.look import Claims, batch_max
 from agentrt.engine.stats import Stats
@@ -26,6 +27,7 @@ from agentrt.store import Store
 
 log = structlog.get_logger("agentrt.committer")
 T = TypeVar("T")
+_worrying = frozenset(["failed", "retried", "lost"])  # what is logged as a warning
 two_from = 20  # outcomes that wait: from so many on two batches are under way at a time
 
 
@@ -59,7 +61,7 @@ Write = Callable[[Sequence[Pending]], Awaitable[tuple[set[int], Callable[[], Non
 
 
 class Committer:
-    """`put` never waits; `on_stored` is called for each attempt once its outcome is settled.
+    """`put` never waits; `on_stored` is called with the attempts whose outcomes were settled.
 
     Two loops run `run`: while the database works on one batch, the other is made.
     """
@@ -69,18 +71,19 @@ class Committer:
     def __init__(self, store: Store, stats: Stats) -> None:
         self._store = store
         self._stats = stats
-        self._log = log.bind()  # see Runner
+        self._log = log.bind()  # as in Runner
+        self._tells_all = self._log.is_enabled_for(logging.INFO)
         self._queue: dict[tuple[int, int], Pending] = {}  # by job and fence, in the order of their ends
         self._under_way = 0
         self._rung = asyncio.Event()
         self._fault: Exception | None = None  # met while ends were settled that rode with another statement
-        self.on_stored: Callable[[Attempt], None] = lambda _attempt: None
+        self.on_stored: Callable[[Sequence[Attempt]], None] = lambda _attempts: None
         self.claims: Claims | None = None  # None: nothing is claimed along
 
     def put(self, attempt: Attempt, outcome: Outcome | None, ran_s: float) -> None:
         """Take an outcome. None: the lease was lost, there is nothing to store."""
-        item = Pending(attempt, outcome, ran_s)
-        self._queue[item.key] = item
+        job = attempt.job
+        self._queue[job.id, job.fence] = Pending(attempt, outcome, ran_s)
         self._rung.set()
 
     async def run(self) -> None:
@@ -132,12 +135,9 @@ class Committer:
             self._back(items)
             raise
         try:
-            for item in items:
-                self._settle(item, accepted=item.attempt.job.id in accepted)
+            self._settle(items, accepted)
         except Exception as error:  # what came besides is stored all the same: the loop dies of it, not who sent that
             self._fault = error
-            for item in items:
-                item.doubtful = True
             self._back(items)
         return rest
 
@@ -150,9 +150,9 @@ class Committer:
         """Store a batch. Raises `StoreError` with what was not settled in the queue again."""
         self._under_way += 1
         try:
-            for item in batch:
-                if item.outcome is None:
-                    self._settle(item, accepted=False)
+            lost = [item for item in batch if item.outcome is None]
+            if lost:
+                self._settle(lost, ())
             for kind, write in ((Finish, self._finish), (Reschedule, self._reschedule), (Park, self._park)):
                 items = [item for item in batch if isinstance(item.outcome, kind)]
                 if items:
@@ -166,21 +166,22 @@ class Committer:
 
     async def _finish(self, items: Sequence[Pending]) -> tuple[set[int], Callable[[], None]]:
         """Store ends; where there may be more to do, the same statement claims it. The claimed jobs start when all is settled."""
-        ending = Counter(item.attempt.job.agent for item in items)
-        mailboxes = frozenset((item.attempt.job.agent, item.attempt.job.key) for item in items if item.keyed)
+        jobs = [item.attempt.job for item in items]
+        ending = Counter([job.agent for job in jobs])
+        mailboxes = frozenset([(job.agent, job.key) for job in jobs if job.key is not None])
         claims = self.claims
         look = None if claims is None else claims.along(ending, mailboxes)
         if claims is None or look is None:
             return await self._finish_only(items)
         outcomes = [item.outcome for item in items if isinstance(item.outcome, Finish)]
-        limited = any(item.attempt.job.limited for item in items)
+        limited = any(job.limited for job in jobs)
         try:
             keyed = {agent for agent, _ in mailboxes}
-            accepted, jobs = await self._store.turn(outcomes, look.wanted, keyed=keyed, limited=limited)
+            accepted, claimed = await self._store.turn(outcomes, look.wanted, keyed=keyed, limited=limited)
         except BaseException:
             claims.failed(look)
             raise
-        return accepted, lambda: claims.claimed(look, jobs)
+        return accepted, lambda: claims.claimed(look, claimed)
 
     async def _finish_only(self, items: Sequence[Pending]) -> tuple[set[int], Callable[[], None]]:
         outcomes = [item.outcome for item in items if isinstance(item.outcome, Finish)]
@@ -215,8 +216,7 @@ class Committer:
             refused = [item for item in items if item.attempt.job.id not in accepted and item.doubtful]
             if refused and isinstance(refused[0].outcome, Finish):
                 accepted |= await self._store.finished_by([(i.attempt.job.id, i.attempt.job.fence) for i in refused])
-            for item in items:
-                self._settle(item, accepted=item.attempt.job.id in accepted)
+            self._settle(items, accepted)
         finally:
             then()
 
@@ -245,27 +245,36 @@ class Committer:
         plain = Finish(job.id, job.fence, State.failed, failure=Failure("unstorable", "StoreRefused", text))
         accepted = await self._store.finish([plain], keyed=item.keyed, limited=job.limited)
         item.outcome = plain  # only now: had this been refused too, the fault would not be in the outcome
-        self._settle(item, accepted=job.id in accepted)
+        self._settle([item], accepted)
 
-    def _settle(self, item: Pending, *, accepted: bool) -> None:
-        job = item.attempt.job
-        item.settled = True
-        verb, more = (
-            _verb(item.outcome) if accepted else ("lost", {"stop": item.attempt.stop_text or "refused by the fence"})
-        )
+    def _settle(self, items: Sequence[Pending], accepted: Container[int]) -> None:
+        """Say what became of them, and free their slots. Should that fail, they are as doubtful as after a lost answer."""
+        try:
+            for item in items:
+                self._say(item, accepted=item.attempt.job.id in accepted)
+            self.on_stored([item.attempt for item in items])
+        except Exception:
+            for item in items:
+                item.doubtful = True
+            raise
+        for item in items:
+            item.settled = True
+
+    def _say(self, item: Pending, *, accepted: bool) -> None:
+        if accepted:
+            verb, more = _verb(item.outcome)
+            event = "job." + verb
+        else:
+            verb, event = "lost", "job.lease_lost"
+            more = {
+                "stop": item.attempt.stop_text or "refused by the fence",
+                "meaning": "its late result was dropped; another run of it counts",
+            }
         self._stats.outcomes[verb] += 1
-        about = {
-            "job_id": job.id,
-            "agent": job.agent,
-            "attempt": job.attempt,
-            "key": job.key,
-            "ran_s": round(item.ran_s, 4),
-        }
-        if verb == "lost":
-            more["meaning"] = "its late result was dropped; another run of it counts"
-        say = self._log.warning if verb in ("failed", "retried", "lost") else self._log.info
-        say("job.lease_lost" if verb == "lost" else "job." + verb, **about, **more)
-        self.on_stored(item.attempt)
+        if not (self._tells_all or verb in _worrying):
+            return
+        say = self._log.warning if verb in _worrying else self._log.info
+        say(event, **about(item.attempt.job), ran_s=round(item.ran_s, 4), **more)
 
 
 def _nothing() -> None:
@@ -279,7 +288,7 @@ def _verb(outcome: Outcome | None) -> tuple[str, dict[str, object]]:
     failure = outcome.failure if outcome is not None else None
     more: dict[str, object] = {"reason": failure.reason, "error": failure.line} if failure is not None else {}
     if isinstance(outcome, Finish):
-        return outcome.state.value, more
+        return outcome.state, more
     if isinstance(outcome, Reschedule):
         more["delay_s"] = round(outcome.delay_s, 3)
         if failure is None:

@@ -14,7 +14,6 @@ import sysconfig
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -34,12 +33,6 @@ renew_max = 2_000  # leases in one statement
 _stdlib = sysconfig.get_path("stdlib")
 
 
-@dataclass(slots=True, eq=False)
-class _Lease:
-    attempt: Attempt
-    beat_at: float  # on the monotonic clock
-
-
 class Heart:
     """`watch` and `forget` are called by the main loop; all else happens in the thread."""
 
@@ -49,14 +42,14 @@ class Heart:
         self._tick_s = min(0.5, shortest_lease_s / 6, settings.stall_s / 2)
         self._stall_s = settings.stall_s
         self._heartbeat_s = settings.heartbeat_s
-        self._leases: dict[int, _Lease] = {}  # shared between the threads; each operation on it is atomic
+        self._attempts: dict[int, Attempt] = {}  # shared between the threads; each operation on it is atomic
         self._main: asyncio.AbstractEventLoop | None = None
         self._main_thread = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._stop = asyncio.Event()
         self._rung = asyncio.Event()
-        self._due: list[_Lease] = []
+        self._due: list[Attempt] = []
         self._moved_at = 0.0
         self._asked = False
         self._stalled = False
@@ -72,12 +65,12 @@ class Heart:
 
     def watch(self, attempt: Attempt) -> None:
         job = attempt.job
-        self._leases[job.id] = _Lease(attempt, attempt.lease_expires - job.lease_s + self._every_s(job.lease_s))
+        attempt.renew_at = attempt.lease_expires - job.lease_s + self._every_s(job.lease_s)
+        self._attempts[job.id] = attempt
 
     def forget(self, attempt: Attempt) -> None:
-        lease = self._leases.get(attempt.job.id)
-        if lease is not None and lease.attempt is attempt:
-            del self._leases[attempt.job.id]
+        if self._holds(attempt):
+            del self._attempts[attempt.job.id]
 
     async def close(self) -> None:
         loop, thread = self._loop, self._thread
@@ -101,8 +94,8 @@ class Heart:
             except Exception as error:  # as said: reported, and begun again
                 log.exception("heart.died", error=f"{type(error).__name__}: {redact(str(error))}")
                 self._stats.restarts["heart"] += 1
-                for lease in list(self._leases.values()):
-                    lease.beat_at = 0.0
+                for attempt in list(self._attempts.values()):
+                    attempt.renew_at = 0.0
                 self._due = []
                 time.sleep(self._tick_s)
 
@@ -120,18 +113,18 @@ class Heart:
                         async with asyncio.timeout(self._tick_s):
                             await self._stop.wait()
                 renewer.cancel()
-                self._leases.clear()
+                self._attempts.clear()
         finally:
             await self._store.close()
 
     def _look_at_leases(self, now: float) -> None:
         """One pass over all: a task for each would cost more than the leases themselves when thousands of jobs wait."""
-        for lease in list(self._leases.values()):
-            if now >= lease.attempt.lease_expires:
-                self._lose(lease, f"no heartbeat reached the database for {lease.attempt.job.lease_s:g} s")
-            elif now >= lease.beat_at:
-                self._due.append(lease)
-                lease.beat_at = math.inf  # until it is known what came of it
+        for attempt in list(self._attempts.values()):
+            if now >= attempt.lease_expires:
+                self._lose(attempt, f"no heartbeat reached the database for {attempt.job.lease_s:g} s")
+            elif now >= attempt.renew_at:
+                self._due.append(attempt)
+                attempt.renew_at = math.inf  # until it is known what came of it
         if self._due:
             self._rung.set()
 
@@ -145,46 +138,45 @@ class Heart:
             self._rung.clear()
             while self._due:
                 batch, self._due = self._due[:renew_max], self._due[renew_max:]
-                await self._renew([lease for lease in batch if self._holds(lease)])
+                await self._renew([attempt for attempt in batch if self._holds(attempt)])
 
-    async def _renew(self, batch: list[_Lease]) -> None:
+    async def _renew(self, batch: list[Attempt]) -> None:
         if not batch:
             return
         asked_at = time.monotonic()  # before the statement: our idea of the lease must not outlast the database's
-        batch.sort(key=lambda lease: lease.attempt.job.id)
-        jobs = [lease.attempt.job for lease in batch]
+        batch.sort(key=lambda attempt: attempt.job.id)
+        jobs = [attempt.job for attempt in batch]
         try:
             owned = await self._store.renew([(job.id, job.fence, job.lease_s) for job in jobs])
         except AgentrtError as error:  # no answer, or a login refused for a moment: a failed beat alone changes nothing
-            for lease in filter(self._holds, batch):
-                self._beat_failed(lease, str(error) or "no answer")
+            for attempt in filter(self._holds, batch):
+                self._beat_failed(attempt, str(error) or "no answer")
             return
-        for lease in batch:
-            attempt = lease.attempt
+        for attempt in batch:
             if attempt.job.id in owned:
                 attempt.lease_expires = asked_at + attempt.job.lease_s
-                lease.beat_at = asked_at + self._every_s(attempt.job.lease_s)
+                attempt.renew_at = asked_at + self._every_s(attempt.job.lease_s)
             elif not attempt.settled:  # else its end may have been stored meanwhile, and that is what refused it
-                self._lose(lease, "the job was taken back")
+                self._lose(attempt, "the job was taken back")
 
-    def _beat_failed(self, lease: _Lease, error: str) -> None:
+    def _beat_failed(self, attempt: Attempt, error: str) -> None:
         now = time.monotonic()
-        left_s = lease.attempt.lease_expires - now
-        lease.beat_at = now + min(lease.attempt.job.lease_s / 10, max(0.05, left_s))
-        log.warning("lease.beat_failed", job_id=lease.attempt.job.id, error=error, lease_left_s=round(left_s, 2))
+        left_s = attempt.lease_expires - now
+        attempt.renew_at = now + min(attempt.job.lease_s / 10, max(0.05, left_s))
+        log.warning("lease.beat_failed", job_id=attempt.job.id, error=error, lease_left_s=round(left_s, 2))
 
-    def _holds(self, lease: _Lease) -> bool:
-        return self._leases.get(lease.attempt.job.id) is lease
+    def _holds(self, attempt: Attempt) -> bool:
+        return self._attempts.get(attempt.job.id) is attempt
 
-    def _lose(self, lease: _Lease, why: str) -> None:
+    def _lose(self, attempt: Attempt, why: str) -> None:
         """Nobody renews it any more; the main loop cancels its coroutine."""
         assert self._main is not None
-        lease.beat_at = math.inf
-        if self._holds(lease):
-            self._leases.pop(lease.attempt.job.id, None)  # the main loop may have just removed it
-        log.warning("job.losing_lease", job_id=lease.attempt.job.id, agent=lease.attempt.job.agent, why=why)
+        attempt.renew_at = math.inf
+        if self._holds(attempt):
+            self._attempts.pop(attempt.job.id, None)  # the main loop may have just removed it
+        log.warning("job.losing_lease", job_id=attempt.job.id, agent=attempt.job.agent, why=why)
         if not self._main.is_closed():
-            self._main.call_soon_threadsafe(lease.attempt.stop, "lost", why)
+            self._main.call_soon_threadsafe(attempt.stop, "lost", why)
 
     # -------------------------------------------------------------- the watch on the main loop
 
@@ -201,7 +193,7 @@ class Heart:
                     **self._blocker(),
                     remedy="move the blocking call into a step or agent that is a plain function: it runs in a thread",
                 )
-        elif self._leases and not self._main.is_closed():
+        elif self._attempts and not self._main.is_closed():
             self._asked = True
             self._moved_at = now
             self._main.call_soon_threadsafe(self._moved)
@@ -219,7 +211,7 @@ class Heart:
             task = asyncio.current_task(self._main)
         except RuntimeError:
             task = None
-        attempt = next((lease.attempt for lease in list(self._leases.values()) if lease.attempt.task is task), None)
+        attempt = next((one for one in list(self._attempts.values()) if one.task is task), None)
         if attempt is None and task is not None and hasattr(task, "get_context"):  # a task that the agent made (3.12)
             attempt = task.get_context().get(running)
         where = _innermost_user_frame(frame)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import structlog
 
 from agentrt import codec
 from agentrt.agent import Agent
-from agentrt.calls import call
 from agentrt.client import Client
-from agentrt.config import Settings, about_job, redact
+from agentrt.config import Settings, about, redact
 from agentrt.context import Attempt, HandOver, running, through_outages
 from agentrt.durable import fault
 from agentrt.durable.key_state import changed_state
@@ -67,6 +68,7 @@ class Runner:
         self._group = group
         self._context = contextvars.copy_context()
         self._log = log.bind()  # bound once: the module's would look up its configuration for each line
+        self._tells_all = self._log.is_enabled_for(logging.INFO)
         self.hand_over: HandOver | None = None
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -90,28 +92,24 @@ class Runner:
         self.slots.change(job.agent, +1)
         self.runs_alone = self.runs_alone or job.alone
         self._heart.watch(attempt)
-        self._log.info(
-            "job.claimed",
-            job_id=job.id,
-            agent=job.agent,
-            attempt=job.attempt,
-            key=job.key,
-            cause=cause,
-            waited_s=round(job.waited_s, 4),
-        )
+        if self._tells_all:
+            self._log.info("job.claimed", **about(job), cause=cause, waited_s=round(job.waited_s, 4))
         task = self.spawn(self._run(attempt), f"job-{job.id}")
         attempt.task = attempt.task or task
 
-    def stored(self, attempt: Attempt) -> None:
-        """The attempt's outcome is in the database, or was refused by it: its slot is free."""
-        attempt.end()
-        self._heart.forget(attempt)
-        if self.attempts.get(attempt.job.id) is attempt:
-            del self.attempts[attempt.job.id]
-        if attempt.job.alone:
-            self.runs_alone = False
-            self.on_alone_ended()
-        self.slots.change(attempt.job.agent, -1)
+    def stored(self, attempts: Sequence[Attempt]) -> None:
+        """The outcomes of these attempts are in the database, or were refused by it: their slots are free."""
+        for attempt in attempts:
+            attempt.end()
+            self._heart.forget(attempt)
+            job = attempt.job
+            if self.attempts.get(job.id) is attempt:
+                del self.attempts[job.id]
+            if job.alone:
+                self.runs_alone = False
+                self.on_alone_ended()
+        for agent, count in Counter([attempt.job.agent for attempt in attempts]).items():
+            self.slots.change(agent, -count)
         if not self.attempts:
             self.on_idle()
 
@@ -121,9 +119,7 @@ class Runner:
         task = attempt.task or asyncio.current_task()  # an eager task factory runs this before `start` has it
         assert task is not None
         attempt.task = task
-        attempt.branches.begin(task)
         running.set(attempt)
-        about_job.set({"job_id": job.id, "agent": job.agent, "attempt": job.attempt, "key": job.key})
         started = time.monotonic()
         timers = _Timers(attempt)
         if agent.timeout_s is not None:
@@ -134,7 +130,8 @@ class Runner:
                 started >= attempt.lease_expires
             ):  # the loop was blocked since the claim; the job may run elsewhere by now
                 raise LeaseLost("its lease ran out before it could be started")
-            await self._apply_limits(attempt, agent, timers)
+            if agent.budget is not None or job.deadline_s is not None:
+                await self._apply_limits(attempt, agent, timers)
             outcome = await self._call(attempt, agent)
         except BaseException as error:
             if isinstance(error, JobCancelled):
@@ -146,7 +143,7 @@ class Runner:
             outcome = None if told else self._outcome_of(attempt, agent, error)
         timers.cancel()
         attempt.settled = True
-        for left in attempt.branches.tasks:  # what the agent began and did not wait for ends with it
+        for left in attempt.tasks:  # what the agent began and did not wait for ends with it
             left.cancel()
         if attempt.stop_reason is not None:
             outcome = self._stopped(attempt, agent, outcome)
@@ -171,7 +168,7 @@ class Runner:
         except PayloadInvalid as error:
             failure = Failure("invalid", "PayloadInvalid", codec.storable_text(redact(str(error))))
             return Finish(job.id, job.fence, State.failed, failure=failure)
-        value = await call(agent.fn, **arguments)
+        value = await agent.run(**arguments)
         try:
             result = agent.encode_result(value)
             key_state = changed_state(attempt)
@@ -253,24 +250,24 @@ class _Timers:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._texts: dict[str, str] = {}
-        self._handles: dict[str, asyncio.TimerHandle] = {}
+        self._timers: dict[str, tuple[asyncio.TimerHandle, str]] = {}  # by reason, with the text
 
     def add(self, seconds: float, reason: str, text: str) -> None:
         if seconds <= 0:
             self._attempt.stop(reason, text)
             return
-        self._texts[reason] = text
-        self._handles[reason] = asyncio.get_running_loop().call_later(seconds, self._attempt.stop, reason, text)
+        handle = asyncio.get_running_loop().call_later(seconds, self._attempt.stop, reason, text)
+        self._timers[reason] = handle, text
 
     def bring_forward(self, reason: str) -> None:
         """One that is as good as due counts as due: a job that was asked has the same deadline, and may have met it first."""
-        handle = self._handles.get(reason)
-        if handle is not None and handle.when() - asyncio.get_running_loop().time() <= same_moment_s:
-            self._attempt.stop(reason, self._texts[reason])
+        if reason in self._timers:
+            handle, text = self._timers[reason]
+            if handle.when() - asyncio.get_running_loop().time() <= same_moment_s:
+                self._attempt.stop(reason, text)
 
     def cancel(self) -> None:
-        for handle in self._handles.values():
+        for handle, _ in self._timers.values():
             handle.cancel()
 
 

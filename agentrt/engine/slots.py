@@ -22,7 +22,7 @@ class Slots:
         self.on_free: Callable[[str], None] = lambda _agent: None
 
     def change(self, agent: str, change: int) -> None:
-        """A job takes a slot (+1) or gives it back (-1)."""
+        """Jobs of this agent take slots (+) or give them back (-)."""
         self._taken_of[agent] += change
         self._taken += change
         if change < 0:

@@ -46,7 +46,7 @@ class Job(Generic[R]):
             steps=dict(self.steps),
         )
         attempt = Attempt(claimed, cast("Any", self), cast("Any", None))
-        attempt.branches.begin(cast("asyncio.Task[Any]", asyncio.current_task()))
+        attempt.task = cast("asyncio.Task[None]", asyncio.current_task())
         token = running.set(attempt)
         try:
             return await self.run()

@@ -88,7 +88,6 @@ async def _run(job: Claimed, agent: Agent, store: Crash) -> Any:
         task = asyncio.current_task()
         assert task is not None
         attempt.task = task
-        attempt.branches.begin(task)
         running.set(attempt)
         return await agent()
 
@@ -97,7 +96,7 @@ async def _run(job: Claimed, agent: Agent, store: Crash) -> Any:
     await asyncio.wait([task, crashed], return_when=asyncio.FIRST_COMPLETED)
     crashed.cancel()
     if not task.done():
-        doomed = [task, *attempt.branches.tasks]
+        doomed = [task, *attempt.tasks]
         attempt.stop("lost")
         for one in doomed:
             one.cancel()

@@ -12,6 +12,7 @@ import asyncpg
 
 from agentrt.errors import StoreUnavailable
 from agentrt.model import JobRow
+from agentrt.store.postgres.arrays import parameters
 from agentrt.store.postgres.lane import Lanes, command_timeout_s, connect, connection_errors, translated
 from agentrt.store.sql import statements
 
@@ -70,7 +71,7 @@ class Connections:
         if connection is None:
             return await self._lanes.fetch(statement, *values)
         with translated(name):
-            rows: list[asyncpg.Record] = await connection.fetch(statement.text, *values)
+            rows: list[asyncpg.Record] = await connection.fetch(statement.text, *parameters(values))
             return rows
 
     @asynccontextmanager

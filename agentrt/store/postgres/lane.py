@@ -23,6 +23,7 @@ from agentrt.errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from agentrt.store.postgres.arrays import parameters
 from agentrt.store.sql import Statement
 
 connect_timeout_s = 10.0
@@ -179,7 +180,9 @@ class Lane:
             self._connection = None
             self._connection = await connect(self._dsn)
         self.statements += 1
-        rows: list[asyncpg.Record] = await self._connection.fetch(statement.text, *values, timeout=timeout_s)
+        rows: list[asyncpg.Record] = await self._connection.fetch(
+            statement.text, *parameters(values), timeout=timeout_s
+        )
         return rows
 
     def drop(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any, cast
 
 import asyncpg
@@ -26,6 +27,9 @@ from agentrt.model import (
     Wanted,
 )
 
+_claim_order = attrgetter("priority", "ord")
+_lock_order = attrgetter("id")
+
 
 def claimed(values: Iterable[Any]) -> Claimed:
     """A job from the columns of a claim, which are its fields in their order; the steps are their text, or null."""
@@ -41,7 +45,7 @@ def claimed_jobs(rows: Iterable[Iterable[Any]], wanted: Wanted) -> list[Claimed]
     if limited:
         for job in jobs:
             job.limited = job.agent in limited
-    jobs.sort(key=lambda job: (job.priority, job.ord))
+    jobs.sort(key=_claim_order)
     return jobs
 
 
@@ -85,10 +89,7 @@ def locked_by(jobs: Sequence[NewJob]) -> set[tuple[str, ...]]:
 
 
 def column(values: list[Any], usual: Any = None) -> list[Any] | None:
-    """An array for a statement; null when every value is the usual one, which `unnest` and the statement make of it.
-
-    The driver looks at each element of an array, and that is the dearest part of a statement with many rows.
-    """
+    """An array for a statement; null when every value is the usual one, which `unnest` and the statement make of it."""
     return None if values.count(usual) == len(values) else values
 
 
@@ -161,13 +162,13 @@ def wanted_columns(wanted: Wanted) -> dict[str, Any]:
 
 
 def finished_columns(outcomes: Sequence[Finish]) -> dict[str, Any]:
-    outcomes = sorted(outcomes, key=lambda outcome: outcome.id)  # the order in which everybody locks jobs
+    outcomes = sorted(outcomes, key=_lock_order)  # the order in which everybody locks jobs
     reasons, kinds, texts, tracebacks = failure_columns([outcome.failure for outcome in outcomes])
     reopen_ids, reopen_steps = reopened(outcomes)
     return {
         "ids": [outcome.id for outcome in outcomes],
         "fences": [outcome.fence for outcome in outcomes],
-        "states": column([outcome.state.value for outcome in outcomes], "succeeded"),
+        "states": column([outcome.state for outcome in outcomes], "succeeded"),
         "results": [outcome.result for outcome in outcomes],
         "reasons": reasons,
         "kinds": kinds,

@@ -1,4 +1,4 @@
-"""SQL files, found by name: each block begins with `-- name: …`, parameters are written `:name`."""
+"""SQL files, found by name: each block begins with `-- name: …`, parameters are written `:name`, arrays `:name::type[]`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from importlib.resources import files
 
 _block = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _parameter = re.compile(r"(?<![:\w]):([a-z_]+)")
+_array_parameter = re.compile(r"(?<![:\w]):([a-z_]+)::(\w+)\[\]")
 _identifier = re.compile(r"\bagentrt\.")
 
 
@@ -34,6 +35,7 @@ def statements(file: str, schema: str) -> dict[str, Statement]:
     found = {}
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
         code = "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip().rstrip(";")
+        code = _array_parameter.sub(r":\1::text::\2[]", code)  # see postgres.arrays
         names = tuple(dict.fromkeys(_parameter.findall(code)))
         numbered = _parameter.sub(lambda match, names=names: f"${names.index(match[1]) + 1}", code)  # type: ignore[misc]
         found[name] = Statement(name, in_schema(numbered, schema), names)

@@ -16,8 +16,9 @@ returning id;
 -- name: send_where_free
 -- As send_plain, of messages with mailboxes, those of one side by side. Returns: id, in order; null: somebody's transaction holds the
 -- mailbox, and the message was not stored.
-select id from agentrt.send_where_free(:agents, :keys, :priorities, :delays, :run_ats, :max_attempts, :payloads, :watched,
-                                       :deadlines) id;
+select id from agentrt.send_where_free(:agents::text[], :keys::text[], :priorities::int2[], :delays::float8[],
+                                       :run_ats::timestamptz[], :max_attempts::int[], :payloads::text[], :watched::boolean[],
+                                       :deadlines::float8[]) id;
 
 -- name: send_one
 -- As send_plain, one message: without arrays it takes a tenth less. Returns: id.
@@ -31,34 +32,41 @@ returning id;
 -- name: send
 -- Insert messages with dedup keys or several mailboxes, or as steps of an attempt. Returns: n, id, existed, in order; taken,
 -- key_state, deadline_s, leased_s (from the statement's beginning) of one that was handed over; no row: the attempt has lost its job.
-select * from agentrt.send(:agents, :keys, :priorities, :delays, :run_ats, :max_attempts, :payloads, :dedups, :deadlines, :watched,
-                           :parent, :fence, :steps, :asks, :timeouts, :fingerprints, :places,
-                           :supervisor, :lease, :attempts, :floors);
+select * from agentrt.send(:agents::text[], :keys::text[], :priorities::int2[], :delays::float8[], :run_ats::timestamptz[],
+                           :max_attempts::int[], :payloads::text[], :dedups::text[], :deadlines::float8[], :watched::boolean[],
+                           :parent, :fence, :steps::text[], :asks::boolean[], :timeouts::float8[], :fingerprints::text[],
+                           :places::text[], :supervisor, :lease, :attempts, :floors::bigint[]);
 
 -- name: relay
 -- Finish and send in one round trip. Returns: a row with the ids accepted, then the columns of `send`; id null: it has lost its job.
-select * from agentrt.relay(:ids, :fences, :states, :results, :reasons, :kinds, :texts, :tracebacks, :counts, :key_states,
-                            :agents, :priorities, :max_attempts, :payloads, :deadlines, :watched, :parent, :fence, :steps,
-                            :fingerprints, :places, :supervisor, :lease, :attempts, :floors);
+select * from agentrt.relay(:ids::bigint[], :fences::bigint[], :states::text[], :results::text[], :reasons::text[],
+                            :kinds::text[], :texts::text[], :tracebacks::text[], :counts::boolean[], :key_states::text[],
+                            :agents::text[], :priorities::int2[], :max_attempts::int[], :payloads::text[], :deadlines::float8[],
+                            :watched::boolean[], :parent, :fence, :steps::text[], :fingerprints::text[], :places::text[],
+                            :supervisor, :lease, :attempts, :floors::bigint[]);
 
 -- name: claim
 -- Lease ready jobs to a supervisor. Returns: the jobs, unordered, with their recorded steps.
-select * from agentrt.claim(:supervisor, :agents, :limits, :global, :max_attempts, :leases, :floors, :total, :alone);
+select * from agentrt.claim(:supervisor, :agents::text[], :limits::int[], :global::int[], :max_attempts::int[],
+                            :leases::float8[], :floors::bigint[], :total, :alone);
 
 -- name: floors
 -- Where the ready jobs of these agents begin. Returns: one array, ten numbers an agent (null: none is ready).
-select agentrt.floors(:agents);
+select agentrt.floors(:agents::text[]);
 
 -- name: finish
 -- Move ended jobs to history under their fences. Returns: the ids accepted.
-select * from agentrt.finish(:ids, :fences, :states, :results, :reasons, :kinds, :texts, :tracebacks, :counts,
-                             :key_states, :reopen_ids, :reopen_steps, :keyed, :limited);
+select * from agentrt.finish(:ids::bigint[], :fences::bigint[], :states::text[], :results::text[], :reasons::text[],
+                             :kinds::text[], :texts::text[], :tracebacks::text[], :counts::boolean[], :key_states::text[],
+                             :reopen_ids::bigint[], :reopen_steps::text[], :keyed, :limited);
 
 -- name: turn
 -- Finish and claim in one round trip. Returns: a row with the ids accepted, then the claimed jobs.
-select * from agentrt.turn(:ids, :fences, :states, :results, :reasons, :kinds, :texts, :tracebacks, :counts, :key_states, :reopen_ids,
-                           :reopen_steps, :keyed, :limited, :supervisor, :agents, :limits, :global, :max_attempts, :leases, :floors,
-                           :total, :alone);
+select * from agentrt.turn(:ids::bigint[], :fences::bigint[], :states::text[], :results::text[], :reasons::text[],
+                           :kinds::text[], :texts::text[], :tracebacks::text[], :counts::boolean[], :key_states::text[],
+                           :reopen_ids::bigint[], :reopen_steps::text[], :keyed::text[], :limited, :supervisor, :agents::text[],
+                           :limits::int[], :global::int[], :max_attempts::int[], :leases::float8[], :floors::bigint[], :total,
+                           :alone);
 
 -- name: finished_by
 -- Which of these attempts are in history already. Returns: id. Asked when the answer to `finish` was lost.
@@ -67,17 +75,20 @@ select h.id from unnest(:ids::bigint[], :fences::bigint[]) u(id, fence)
 
 -- name: reschedule
 -- Give jobs back, at once or later, under their fences. Returns: the ids accepted.
-select * from agentrt.reschedule(:ids, :fences, :delays, :counts, :loose, :reasons, :kinds, :texts, :tracebacks,
-                                 :reopen_ids, :reopen_steps, :keyed, :limited);
+select * from agentrt.reschedule(:ids::bigint[], :fences::bigint[], :delays::float8[], :counts::boolean[], :loose::boolean[],
+                                 :reasons::text[], :kinds::text[], :texts::text[], :tracebacks::text[], :reopen_ids::bigint[],
+                                 :reopen_steps::text[], :keyed, :limited);
 
 -- name: park
 -- Put waiting jobs to sleep under their fences. Returns: the ids accepted.
-select * from agentrt.park(:ids, :fences, :waits, :wait_ids, :wait_steps, :limited);
+select * from agentrt.park(:ids::bigint[], :fences::bigint[], :waits::float8[], :wait_ids::bigint[], :wait_steps::text[],
+                           :limited);
 
 -- name: record
 -- Record steps under their jobs' fences. Returns: n, owned, done, output, failure, due_s, child, exceeded, in order.
-select * from agentrt.record(:ids, :fences, :steps, :kinds, :dones, :outputs, :failures, :fingerprints, :places, :waits, :tries, :usd,
-                             :tokens, :covered_usd, :covered_tokens);
+select * from agentrt.record(:ids::bigint[], :fences::bigint[], :steps::text[], :kinds::text[], :dones::boolean[],
+                             :outputs::text[], :failures::text[], :fingerprints::text[], :places::text[], :waits::float8[],
+                             :tries::int[], :usd::text[], :tokens::bigint[], :covered_usd::text[], :covered_tokens::bigint[]);
 
 -- name: await_job
 -- Wait as a step for a job that exists. Returns: owned, done, output, failure, due_s, child (null: no such job).
@@ -85,11 +96,12 @@ select * from agentrt.await_job(:id, :fence, :step, :child, :timeout, :fingerpri
 
 -- name: answers
 -- What steps that are waited for have become. Returns: job_id, step, output, failure of the answered ones.
-select * from agentrt.answers(:ids, :steps);
+select * from agentrt.answers(:ids::bigint[], :steps::text[]);
 
 -- name: open_decision
 -- Ask a question as a step. Returns: owned, id, done, output, failure, due_s.
-select * from agentrt.open_decision(:id, :fence, :step, :fingerprint, :place, :question, :options, :who, :fallback, :within);
+select * from agentrt.open_decision(:id, :fence, :step, :fingerprint, :place, :question, :options::text[], :who::text[],
+                                    :fallback, :within);
 
 -- name: decide
 -- Answer a question. Returns: verdict and the question; no row: there is none.
@@ -135,7 +147,7 @@ select agentrt.extend_budget(:account, :job_id, :step);
 
 -- name: renew
 -- Renew leases. Returns: the ids still owned.
-select * from agentrt.renew(:ids, :fences, :leases);
+select * from agentrt.renew(:ids::bigint[], :fences::bigint[], :leases::float8[]);
 
 -- name: sweep
 -- Take back lost jobs. Returns: made_ready, ended, next_s.
@@ -147,7 +159,7 @@ select * from agentrt.due(:limit);
 
 -- name: cancel_requests
 -- Which of these running jobs shall be cancelled. Returns: id, fence, reason.
-select * from agentrt.cancel_requests(:ids);
+select * from agentrt.cancel_requests(:ids::bigint[]);
 
 -- name: cancel
 -- Cancel a job, and with `tree` those it waits for. Returns: what is true now, null for no such job.
@@ -171,11 +183,11 @@ select :id::bigint between 1 and last_value and is_called as issued from agentrt
 
 -- name: results
 -- How jobs stand, and mark the unfinished as waited for. Returns: id, agent, state, result, reason, error.
-select * from agentrt.results(:ids);
+select * from agentrt.results(:ids::bigint[]);
 
 -- name: beat
 -- Show that a supervisor lives, and ring its own bell. Returns: ready, unknown, unknown_jobs, unrung, ahead.
-select * from agentrt.beat(:supervisor, :host, :pid, :agents, :slots, :limits, :state, :told, :names_max);
+select * from agentrt.beat(:supervisor, :host, :pid, :agents::text[], :slots, :limits, :state, :told::text[], :names_max);
 
 -- name: set_quiet
 -- Say whether a supervisor looks by itself and need not be rung, and whether that is because enough others listen. Returns: nothing.
@@ -236,7 +248,8 @@ select s.step, s.kind, s.tries, s.failure::text as failure, s.child, c.agent as 
 -- began_at: the earliest sign of a run. Returns: rows in the order of their ids; none: there is no such job.
 with asked as (
   select coalesce(a.root, a.id) as root
-    from (select id, root from agentrt.jobs where id = :id union all select id, root from agentrt.history where id = :id) a limit 1),
+    from (select id, root from agentrt.jobs where id = :id union all select id,
+    root from agentrt.history where id = :id) a limit 1),
 tree as (
   select id, agent, key, status as state, parent, root, hops, attempt, max_attempts, null::text as reason, last_error, created_at,
          claimed_at, null::timestamptz as finished_at
