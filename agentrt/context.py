@@ -113,8 +113,8 @@ class Attempt:
 
     @property
     def owner(self) -> Sender:
-        """The job and its fence."""
-        return Sender(self.job.id, self.job.fence)
+        """The job, its fence, and who pays for it."""
+        return Sender(self.job.id, self.job.fence, self.job.account)
 
     @property
     def branches(self) -> Branches:

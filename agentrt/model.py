@@ -167,6 +167,7 @@ class Sender:
 
     job_id: int
     fence: int
+    account: int | None = None  # the budget that pays for it
     takes: Wanted | None = None  # its process would run the one message that it sends
 
 

@@ -5,13 +5,14 @@ A queue is often analysed in the moment it is empty, and a session keeps the pla
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
-from agentrt.model import Finish, Reschedule, State, SweepReport
+from agentrt.model import Finish, Reschedule, Sender, State, StepMark, SweepReport
 from agentrt.store.postgres import PostgresStore, lane
 from tests.store.plans import Plan, Plans
 from tests.store.verbs import (
@@ -58,6 +59,7 @@ hot = {
     "renew",
     "record",
     "send",
+    "send_shared",
     "promote",
     "jobs_gate",
 }
@@ -76,6 +78,8 @@ async def walk(store: PostgresStore) -> None:
     assert await store.renew([(job.id, job.fence, 60.0) for job in jobs]) == {job.id for job in jobs}
     for output in ("1", "2"):
         assert await record(store, jobs[0], "s#0", output) == "1"
+    sends = [message("b", step=StepMark(f"send:b#{n}")) for n in range(4)]  # of one attempt, side by side
+    await asyncio.gather(*(store.send([said], sender=Sender(jobs[0].id, jobs[0].fence)) for said in sends))
     await store.results([job.id for job in jobs])
     await store.cancel(jobs[0].id, "no longer needed")
     await store.cancel_requests([job.id for job in jobs])

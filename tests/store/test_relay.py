@@ -38,7 +38,7 @@ async def relay(
 ) -> tuple[set[int], Sent | None]:
     """End these jobs and send a message into a slot that is free for it."""
     job = job or said()
-    taking = Sender(sender.id, sender.fence, wanted(here, [(policy(job.agent), 1)], 1))
+    taking = Sender(sender.id, sender.fence, takes=wanted(here, [(policy(job.agent), 1)], 1))
     return await store.relay([Finish(one.id, one.fence, State.succeeded, "1") for one in ended], job, taking)
 
 

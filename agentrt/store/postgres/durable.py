@@ -7,11 +7,10 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
-from agentrt.errors import LeaseLost
 from agentrt.model import Budget, JobRow, NewQuestion, Sender, StepMark, StepRecord, StepState
 from agentrt.store.postgres.connections import Connections
 from agentrt.store.postgres.group import Group
-from agentrt.store.postgres.rows import owned, recorded_columns, step_state
+from agentrt.store.postgres.rows import lost, owned, recorded_columns, step_state
 
 
 class DurableVerbs(Connections):
@@ -78,7 +77,7 @@ class DurableVerbs(Connections):
         limits = (budget.tokens, budget.jobs, budget.hops, budget.wall_s, budget.on_exceeded == "decide")
         rows = await self._rows("open_budget", owner.job_id, owner.fence, usd, *limits)
         if not rows:
-            raise LeaseLost(f"job {owner.job_id}, fence {owner.fence}")
+            raise lost(owner)
         return rows[0]["account"], rows[0]["deadline_s"]
 
     async def reserve(self, owner: Sender, usd: Decimal, tokens: int) -> str | None:

@@ -59,9 +59,13 @@ def _steps(text: str) -> dict[str, StepState]:
     return steps
 
 
+def lost(owner: Sender) -> LeaseLost:
+    return LeaseLost(f"job {owner.job_id}, fence {owner.fence}")
+
+
 def owned(row: JobRow, owner: Sender) -> JobRow:
     if not row["owned"]:
-        raise LeaseLost(f"job {owner.job_id}, fence {owner.fence}")
+        raise lost(owner)
     return row
 
 
@@ -144,6 +148,18 @@ def step_columns(jobs: Sequence[NewJob], sender: Sender | None) -> dict[str, Any
         "lease": policy and policy.lease_s,
         "attempts": policy and policy.max_attempts,
         "floors": takes and takes.floors,
+    }
+
+
+def shared_columns(items: Sequence[tuple[Sender, NewJob]]) -> dict[str, Any]:
+    """Messages of attempts, one each."""
+    jobs = [job for _, job in items]
+    return sent_columns(jobs) | {
+        "parents": [sender.job_id for sender, _ in items],
+        "fences": [sender.fence for sender, _ in items],
+        "steps": [job.step and job.step.id for job in jobs],
+        "fingerprints": [job.step and job.step.fingerprint for job in jobs],
+        "places": [job.step and job.step.place for job in jobs],
     }
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 from uuid import UUID
 
 from agentrt.codec import dump
-from agentrt.errors import LeaseLost, SchemaOutdated
+from agentrt.errors import SchemaOutdated
 from agentrt.model import (
     Beat,
     Claimed,
@@ -26,9 +25,7 @@ from agentrt.model import (
 )
 from agentrt.store import Heard
 from agentrt.store.postgres import migrate as migrating
-from agentrt.store.postgres.connections import Name
 from agentrt.store.postgres.durable import DurableVerbs
-from agentrt.store.postgres.group import Group
 from agentrt.store.postgres.lane import connect, translated
 from agentrt.store.postgres.listener import PostgresNotifier
 from agentrt.store.postgres.retention import RetentionVerbs
@@ -37,21 +34,19 @@ from agentrt.store.postgres.rows import (
     claimed_jobs,
     failure_columns,
     finished_columns,
-    locked_by,
-    mailbox_order,
     reopened,
     sent,
     sent_columns,
-    sent_values,
     step_columns,
     wanted_columns,
 )
+from agentrt.store.postgres.sends import SendVerbs
 from agentrt.store.sql import migrations
 
 beat_answer_s = 10.0  # far below what other statements may take: it is there to notice a link that has gone silent
 
 
-class PostgresStore(DurableVerbs, RetentionVerbs):
+class PostgresStore(SendVerbs, DurableVerbs, RetentionVerbs):
     """A store in one schema of one database. `twin()` is for another event loop."""
 
     _beat_answer_s: float | None = beat_answer_s
@@ -61,8 +56,7 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
         return PostgresStore(self.dsn, self.schema, timeout_s=timeout_s)
 
     async def close(self) -> None:
-        await self._sends.close()
-        await self._keyed_sends.close()
+        await self.close_sends()
         await self._steps.close()
         await super().close()
 
@@ -101,55 +95,7 @@ class PostgresStore(DurableVerbs, RetentionVerbs):
         finally:
             await connection.close()
 
-    # -------------------------------------------------------------- send, claim
-
-    @cached_property
-    def _sends(self) -> Group[NewJob, Sent]:
-        return Group(self._send_plain, lambda job: len(job.payload))
-
-    @cached_property
-    def _keyed_sends(self) -> Group[NewJob, Sent | None]:
-        return Group(self._send_where_free, lambda job: len(job.payload))
-
-    async def send(self, jobs: Sequence[NewJob], connection: Any = None, sender: Sender | None = None) -> list[Sent]:
-        """Store messages, all or none; on the caller's `connection` they are part of its transaction.
-
-        With a `sender` each is a step of that attempt. Raises `LeaseLost` when it no longer owns its job.
-        Single messages from outside that are sent at the same time share a statement.
-        """
-        names = locked_by(jobs)
-        plain = sender is None and all(job.dedup is None for job in jobs)
-        if plain and len(jobs) == 1 and connection is None:
-            return [await (self._send_keyed(jobs[0], names) if names else self._sends.put(jobs[0]))]
-        if plain and len(names) < 2:
-            return await self._send_plain(jobs, connection, names)
-        columns = sent_columns(jobs) | step_columns(jobs, sender)
-        rows = await self._run("send", connection, columns, names)
-        if sender is not None and not rows:
-            raise LeaseLost(f"job {sender.job_id}, fence {sender.fence}")
-        return [sent(row) for row in rows]
-
-    async def _send_plain(
-        self, jobs: Sequence[NewJob], connection: Any = None, names: Collection[Name] = ()
-    ) -> list[Sent]:
-        if len(jobs) == 1:
-            rows = await self._run("send_one", connection, sent_values(jobs[0]), names)
-        else:
-            rows = await self._run("send_plain", connection, sent_columns(jobs), names)
-        return [Sent(row[0]) for row in rows]
-
-    async def _send_keyed(self, job: NewJob, names: Collection[Name]) -> Sent:
-        """Together with others, unless somebody holds the mailbox."""
-        held = any(name in self._turns for name in names)
-        answer = None if held else await self._keyed_sends.put(job)
-        return answer or (await self._send_plain([job], None, names))[0]
-
-    async def _send_where_free(self, jobs: Sequence[NewJob]) -> list[Sent | None]:
-        """Store those whose mailboxes nobody holds, locked in the order in which all do; None for each of the others."""
-        order = mailbox_order(jobs)
-        rows = await self._run("send_where_free", None, sent_columns([jobs[n] for n in order]))
-        answers = {n: None if row[0] is None else Sent(row[0]) for n, row in zip(order, rows, strict=True)}
-        return [answers[n] for n in range(len(jobs))]
+    # -------------------------------------------------------------- claim
 
     async def claim(self, wanted: Wanted) -> list[Claimed]:
         return claimed_jobs(await self._run("claim", None, wanted_columns(wanted)), wanted)

@@ -1,0 +1,147 @@
+"""Shared sends: messages that attempts send at the same time share statements, and are what each would have stored alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from agentrt.errors import BudgetExceeded, LeaseLost, StoreRefused
+from agentrt.model import Budget, Claimed, NewJob, Sender, Sent, StepMark
+from agentrt.store.postgres import PostgresStore
+from tests.store.verbs import claim, give_back, message, row_of, send, send_one
+from tests.support import Sql
+
+
+def said(n: int, **more: object) -> NewJob:
+    return message("b", payload=b"%d" % n, step=StepMark(f"send:b#{n}", f"print{n}", f"agents.py:{n}"), **more)  # type: ignore[arg-type]
+
+
+async def attempts(store: PostgresStore, count: int = 50, **more: object) -> list[Claimed]:
+    await send(store, *(message(**more) for _ in range(count)))  # type: ignore[arg-type]
+    return await claim(store, most=count)
+
+
+async def send_each(
+    store: PostgresStore, jobs: Sequence[Claimed], *, most: int = 10, **more: object
+) -> list[Sent | BaseException]:
+    """A message of each attempt, numbered by its place, in at most so many statements."""
+    before = store.statements
+    owners = [Sender(job.id, job.fence) for job in jobs]
+    sends = [store.send([said(n, **more)], sender=owner) for n, owner in enumerate(owners)]
+    answers = await asyncio.gather(*sends, return_exceptions=True)
+    assert store.statements - before <= most
+    return [answer if isinstance(answer, BaseException) else answer[0] for answer in answers]
+
+
+def ids_of(answers: Sequence[Sent | BaseException]) -> list[int]:
+    return [one.id for one in answers if isinstance(one, Sent)]
+
+
+async def test_messages_of_concurrent_attempts_share_statements_and_each_is_a_step_of_its_own(
+    store: PostgresStore, sql: Sql
+) -> None:
+    jobs = await attempts(store)
+    sent = await send_each(store, jobs, priority=3, max_attempts=7)
+    for n, (job, one) in enumerate(zip(jobs, sent, strict=True)):
+        assert isinstance(one, Sent)
+        assert not one.existed
+        row = await row_of(store, one.id)
+        assert (row["job_type"], row["payload"], row["priority"], row["max_attempts"]) == ("b", str(n), 3, 7)
+        assert (row["parent"], row["root"], row["hops"], row["state"]) == (job.id, job.id, 1, "ready")
+        (step,) = await sql.rows("select * from agentrt.steps where job_id = $1", job.id)
+        assert (step["step"], step["kind"], step["done"], step["fence"]) == (f"send:b#{n}", "send", True, job.fence)
+        assert (step["child"], step["output"]) == (one.id, str(one.id))
+        assert (step["fingerprint"], step["place"]) == (f"print{n}", f"agents.py:{n}")
+    children = await claim(store, "b")
+    for child, one in zip(children, await send_each(store, children), strict=True):
+        assert isinstance(one, Sent)
+        row = await row_of(store, one.id)
+        assert (row["parent"], row["root"], row["hops"]) == (child.id, child.root, 2)
+        assert child.root in [job.id for job in jobs]
+
+
+async def test_what_was_sent_by_an_earlier_call_is_not_sent_again(store: PostgresStore, sql: Sql) -> None:
+    jobs = await attempts(store)
+    first = ids_of(await send_each(store, jobs[:40]))
+    sent = await send_each(store, jobs)
+    assert ids_of(sent)[:40] == first
+    assert [isinstance(one, Sent) and one.existed for one in sent] == [True] * 40 + [False] * 10
+    assert await sql.value("select count(*) from agentrt.jobs where agent = 'b'") == 50
+
+
+async def test_only_the_attempts_that_have_lost_their_jobs_send_nothing(store: PostgresStore, sql: Sql) -> None:
+    jobs = await attempts(store)
+    await give_back(store, jobs[7], jobs[40])
+    for n, (job, one) in enumerate(zip(jobs, await send_each(store, jobs), strict=True)):
+        if n in (7, 40):
+            assert isinstance(one, LeaseLost)
+            assert f"job {job.id}," in str(one)
+        else:
+            assert isinstance(one, Sent)
+    assert await sql.value("select count(*) from agentrt.jobs where agent = 'b'") == 48
+    assert await sql.value("select count(*) from agentrt.steps") == 48
+
+
+async def test_a_message_that_the_database_refuses_fails_alone(store: PostgresStore, sql: Sql) -> None:
+    jobs = await attempts(store)
+    owners = [Sender(job.id, job.fence) for job in jobs]
+    messages = [said(n) for n in range(50)]
+    messages[30].payload = b"{"
+    sends = (store.send([job], sender=owner) for job, owner in zip(messages, owners, strict=True))
+    sent = await asyncio.gather(*sends, return_exceptions=True)
+    assert isinstance(sent.pop(30), StoreRefused)
+    assert all(isinstance(one, list) for one in sent)
+    assert await sql.value("select count(*) from agentrt.jobs where agent = 'b'") == 49
+    assert await sql.value("select count(*) from agentrt.steps where job_id = $1", jobs[30].id) == 0
+
+
+async def test_branches_of_one_attempt_share_statements_too(store: PostgresStore, sql: Sql) -> None:
+    (job,) = await attempts(store, 1)
+    sent = await send_each(store, [job] * 30)
+    assert len({one.id for one in sent if isinstance(one, Sent)}) == 30
+    assert await sql.value("select count(*) from agentrt.steps where job_id = $1", job.id) == 30
+
+
+async def test_a_message_is_due_no_later_than_the_deadline_of_its_sender(store: PostgresStore, sql: Sql) -> None:
+    jobs = await attempts(store, 20, deadline_s=60.0)
+    sent = await send_each(store, jobs, delay_s=3_600.0, deadline_s=7_200.0)
+    for job, one in zip(jobs, sent, strict=True):
+        assert isinstance(one, Sent)
+        same = "select c.run_after = p.deadline and c.deadline = p.deadline from agentrt.jobs c, agentrt.jobs p"
+        assert await sql.value(f"{same} where c.id = $1 and p.id = $2", one.id, job.id)
+        assert (await row_of(store, one.id))["state"] == "scheduled"
+
+
+async def test_what_a_budget_pays_for_is_charged_whoever_sends_beside_it(store: PostgresStore, sql: Sql) -> None:
+    """Also when the sender does not say that there is a budget."""
+    jobs = await attempts(store, 12)
+    account, _ = await store.open_budget(Sender(jobs[5].id, jobs[5].fence), Budget(jobs=2))
+    assert all(isinstance(one, Sent) for one in await send_each(store, jobs, most=20))
+    assert await sql.value("select jobs from agentrt.budgets where id = $1", account) == 2
+    owner = Sender(jobs[5].id, jobs[5].fence, account)
+    others = [Sender(job.id, job.fence) for job in jobs[6:]]
+    sends = [store.send([said(100 + n)], sender=one) for n, one in enumerate([owner, *others])]
+    refused, *stored = await asyncio.gather(*sends, return_exceptions=True)
+    assert isinstance(refused, BudgetExceeded)
+    assert all(isinstance(one, list) for one in stored)
+
+
+async def test_a_single_message_of_an_attempt_goes_at_once_and_alone(store: PostgresStore) -> None:
+    (job,) = await attempts(store, 1)
+    for n in range(3):
+        before = store.statements
+        await store.send([said(n)], sender=Sender(job.id, job.fence))
+        assert store.statements - before == 1
+
+
+async def test_messages_that_share_a_statement_keep_the_order_of_their_calls(store: PostgresStore) -> None:
+    _, _, *shared = ids_of(await send_each(store, await attempts(store)))  # two go alone
+    assert [job.id for job in await claim(store, "b") if job.id in shared] == shared
+
+
+async def test_a_message_from_outside_waits_for_no_attempt(database: str, store: PostgresStore, sql: Sql) -> None:
+    (job,) = await attempts(store, 1)
+    async with asyncio.timeout(20):
+        tasks = [store.send([said(n)], sender=Sender(job.id, job.fence)) for n in range(20)]
+        await asyncio.gather(*tasks, *(send_one(store) for _ in range(20)))
+    assert await sql.value("select count(*) from agentrt.jobs") == 41
