@@ -64,7 +64,7 @@ class Options:
                 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Message(Generic[R]):
     """A message that was checked and encoded but not sent: `agentrt.send_many([...])` stores many at once."""
 
@@ -109,17 +109,9 @@ class Address(Generic[P, R]):
         """Check and encode a message without sending it. Raises `PayloadInvalid` with the path to what is wrong."""
         payload = codec.encode(self._arguments(args, kwargs), self._schema, at=self.name)
         options = self._options
-        job = NewJob(
-            agent=self.name,
-            payload=payload,
-            key=options.key,
-            priority=options.priority,
-            delay_s=options.delay_s,
-            run_at=options.run_at if options.run_at is not None and options.run_at > datetime.now(UTC) else None,
-            max_attempts=options.max_attempts,
-            dedup=options.dedup,
-            deadline_s=options.deadline_s,
-        )
+        run_at = options.run_at if options.run_at is not None and options.run_at > datetime.now(UTC) else None
+        how = (options.priority, options.delay_s, run_at, options.max_attempts, options.dedup, options.deadline_s)
+        job = NewJob(self.name, payload, options.key, *how)
         return Message(job, self._result_schema, options)
 
     async def send(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:

@@ -68,7 +68,10 @@ def _is_json(value: Any) -> bool:
     if kind is float:
         return math.isfinite(value)
     if kind is dict:
-        return all(type(name) is str and _is_json(name) and _is_json(item) for name, item in value.items())
+        for name, item in value.items():  # noqa: SIM110 - a generator costs half as much again
+            if not (type(name) is str and _is_json(name) and _is_json(item)):
+                return False
+        return True
     if kind is list:
         return all(map(_is_json, value))
     return kind is bool or value is None

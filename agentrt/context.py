@@ -57,7 +57,7 @@ class Wait:
     timer: asyncio.Timeout | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Begun:
     """A step that the agent has come to: what tells it from others, and what is stored of it."""
 

@@ -1,6 +1,6 @@
 """The values that travel between the floors: states, retry policy, budgets, jobs and steps on their way in and out.
 
-Knows no database and no event loop.
+Knows no database and no event loop. What is made for each job, message or step is not frozen: that takes three times as long.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class NewJob:
     timeout_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sent:
     """The answer to a send. `existed`: the dedup key had a job already, and this is its id."""
 
@@ -108,7 +108,7 @@ class Sent:
     taken: Taken | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Taken:
     """The message was handed over: its sender's process has the lease, and runs it."""
 
@@ -120,7 +120,7 @@ class Taken:
 StepKind = Literal["step", "send", "ask", "sleep", "decide"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepMark:
     """What tells a step of a job from all others, and a replay of it from another call that took its place."""
 
@@ -129,7 +129,7 @@ class StepMark:
     place: str | None = None  # file:line of the call
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepRecord:
     """A step on its way in: its outcome (done), or what it waits for."""
 
@@ -146,7 +146,7 @@ class StepRecord:
     covered_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepState:
     """A step as it is stored. Not done: it waits for `child`, for a decision, or for `due`."""
 
@@ -161,7 +161,7 @@ class StepState:
     exceeded: str | None = None  # the budget that recording it used up, as JSON
 
 
-@dataclass(slots=True)  # one a job: a frozen one takes three times as long to make
+@dataclass(slots=True)
 class Sender:
     """The attempt that sends: its messages are steps, stored once and only while it owns its job."""
 
