@@ -178,6 +178,11 @@ class Janitor:
             await asyncio.sleep(0.05)  # a loop that was blocked has its input still unread: one more turn
         return self._heard_bell.is_set()
 
+    def knock(self) -> None:
+        """Beat at once: the database was lost, and its answer tells all loops that it is back."""
+        self._heard_bell.set()  # one that was rung before may never be heard: do not wait for it
+        self.beat_bell.ring()
+
     def heard_bell(self, supervisor: str) -> None:
         if supervisor == str(self._supervisor):
             self._heard_bell.set()

@@ -21,6 +21,7 @@ from agentrt.client import Client
 from agentrt.config import Settings, redact
 from agentrt.context import attempt_of
 from agentrt.durable.branch import TaskFactory
+from agentrt.engine import outage
 from agentrt.engine.answers import Answers
 from agentrt.engine.claimer import Claimer
 from agentrt.engine.committer import Committer
@@ -28,6 +29,7 @@ from agentrt.engine.doorbell import Doorbell
 from agentrt.engine.handover import HandOver
 from agentrt.engine.heart import Heart
 from agentrt.engine.janitor import Janitor
+from agentrt.engine.outage import Outage
 from agentrt.engine.runner import Runner
 from agentrt.engine.stats import Stats
 from agentrt.errors import AgentrtError, StoreUnavailable, UsageError
@@ -38,7 +40,6 @@ from agentrt.store.listener import Listener
 log = structlog.get_logger("agentrt.supervisor")
 restarts_max = 5
 restarts_within_s = 60.0
-outage_pause = Retry(base_s=0.1, factor=2, cap_s=2, jitter=0.5)
 hand_back_s = 5.0
 hurried_hand_back_s = 1.0
 
@@ -64,7 +65,6 @@ class Supervisor:
         self.client = Client(store)
         self.on_ready: Callable[[], None] = lambda: None
         self.on_left_behind: Callable[[], None] = lambda: None  # attempts that will not end: run() cannot return
-        self.degraded_since: float | None = None
         self.ready = False
         self._agents = dict(agents)
         self._store = store
@@ -72,6 +72,7 @@ class Supervisor:
         self._draining = asyncio.Event()
         self._hurry = asyncio.Event()
         self._idle = asyncio.Event()
+        self._outage = Outage()
         self._committer = Committer(store, self.stats)
         shortest = min([settings.lease_s, *(a.lease_s for a in agents.values() if a.lease_s is not None)])
         self._heart = Heart(store, self.stats, settings, shortest)
@@ -92,7 +93,7 @@ class Supervisor:
         """What `/readyz` and the tests ask. `ok`: database reachable, listener up, loops alive."""
         silent_s = time.monotonic() - self._beat_at
         checks = {
-            "database": self.degraded_since is None and silent_s < 3 * self._settings.beat_s,
+            "database": not self._outage.lasts and silent_s < 3 * self._settings.beat_s,
             "listener": self._listener.listening or (self.ready and self._doorbell.stands_by),
             "heart": self._heart.alive,
             "loops": not self._failed_loops,
@@ -168,6 +169,7 @@ class Supervisor:
         self._claimer.on_looked = self._doorbell.changed
         self._claimer.floors.on_found = lambda: self._claimer.ring("more")
         self._janitor.on_beat = self._beaten
+        self._outage.on_knock = self._janitor.knock
 
     def _loops(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         return [
@@ -196,9 +198,9 @@ class Supervisor:
                 await work()
                 return
             except StoreUnavailable as error:
-                self._outage(str(error))
-                outages = 1 if time.monotonic() - started > outage_pause.cap_s * 2 else outages + 1
-                await asyncio.sleep(outage_pause.delay_s(outages))
+                self._outage.met(str(error))
+                outages = 1 if time.monotonic() - started > outage.pause.cap_s * 2 else outages + 1
+                await self._outage.sit_out(outages, knocks=name == "beat")
             except (
                 Exception
             ) as error:  # the parent of the loops: whatever a loop dies of is reported and mended or fatal
@@ -233,15 +235,9 @@ class Supervisor:
                 if failures == 1:
                     log.warning("database.waiting", error=str(error), at_most_s=self._settings.start_s)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(outage_pause.delay_s(failures)):
+                    async with asyncio.timeout(outage.pause.delay_s(failures)):
                         await self._draining.wait()
         return False
-
-    def _outage(self, text: str) -> None:
-        if self.degraded_since is None:
-            self.degraded_since = time.monotonic()
-            log.warning("database.lost", error=text, meaning="running jobs go on while their leases last")
-            self._janitor.beat_bell.ring()  # its answer tells that the database is back
 
     def _slot_freed(self, agent: str) -> None:
         self._claimer.slot_freed(agent)
@@ -249,12 +245,10 @@ class Supervisor:
 
     def _beaten(self, seen: Beat) -> None:
         self._beat_at = time.monotonic()
+        self._outage.over()
         self._doorbell.beaten(seen, idle=not self._runner.attempts)
         if seen.ready:
             self._claimer.missed()
-        if self.degraded_since is not None:
-            log.warning("database.back", after_s=round(time.monotonic() - self.degraded_since, 1))
-            self.degraded_since = None
 
     # -------------------------------------------------------------- what the listener hears
 
