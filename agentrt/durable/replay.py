@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from agentrt.agent import Agent
-from agentrt.calls import call
 from agentrt.client import Client
 from agentrt.context import Attempt, Begun, attempt_of, running
 from agentrt.durable import fault
@@ -76,7 +75,7 @@ async def _run(attempt: _DryAttempt, agent: Agent[..., Any]) -> None:
     running.set(attempt)
     ending: tuple[Verdict, str]
     try:
-        value = await call(agent.fn, **agent.decode_arguments(attempt.job.payload))
+        value = await agent.run(**agent.decode_arguments(attempt.job.payload))
         agent.encode_result(value)
         ending = ("finishes", "")
     except BaseException as error:  # also what would end a process: here it is one job's affair

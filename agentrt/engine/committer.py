@@ -251,7 +251,10 @@ class Committer:
         """Say what became of them, and free their slots. Should that fail, they are as doubtful as after a lost answer."""
         try:
             for item in items:
-                self._say(item, accepted=item.attempt.job.id in accepted)
+                verb = _verb(item.outcome) if item.attempt.job.id in accepted else "lost"
+                self._stats.outcomes[verb] += 1
+                if self._tells_all or verb in _worrying:
+                    self._tell(item, verb)
             self.on_stored([item.attempt for item in items])
         except Exception:
             for item in items:
@@ -260,38 +263,37 @@ class Committer:
         for item in items:
             item.settled = True
 
-    def _say(self, item: Pending, *, accepted: bool) -> None:
-        if accepted:
-            verb, more = _verb(item.outcome)
-            event = "job." + verb
-        else:
-            verb, event = "lost", "job.lease_lost"
-            more = {
-                "stop": item.attempt.stop_text or "refused by the fence",
-                "meaning": "its late result was dropped; another run of it counts",
-            }
-        self._stats.outcomes[verb] += 1
-        if not (self._tells_all or verb in _worrying):
-            return
+    def _tell(self, item: Pending, verb: str) -> None:
         say = self._log.warning if verb in _worrying else self._log.info
-        say(event, **about(item.attempt.job), ran_s=round(item.ran_s, 4), **more)
+        event = "job.lease_lost" if verb == "lost" else "job." + verb
+        say(event, **about(item.attempt.job), ran_s=round(item.ran_s, 4), **_details(item, verb))
 
 
 def _nothing() -> None:
     """What follows on outcomes with which nothing was claimed."""
 
 
-def _verb(outcome: Outcome | None) -> tuple[str, dict[str, object]]:
-    """The event of an accepted outcome, and what is said with it."""
-    if isinstance(outcome, Park):
-        return "parked", {"waits": list(outcome.waits)}
-    failure = outcome.failure if outcome is not None else None
-    more: dict[str, object] = {"reason": failure.reason, "error": failure.line} if failure is not None else {}
+def _verb(outcome: Outcome | None) -> str:
+    """What has happened to a job whose outcome was accepted."""
     if isinstance(outcome, Finish):
-        return outcome.state, more
+        return outcome.state
+    if isinstance(outcome, Park):
+        return "parked"
+    if isinstance(outcome, Reschedule):
+        return "released" if outcome.failure is None else "retried" if outcome.counts else "later"
+    raise AssertionError("an outcome that was accepted")
+
+
+def _details(item: Pending, verb: str) -> dict[str, object]:
+    """What is said with it."""
+    outcome = item.outcome
+    if verb == "lost":
+        stop = item.attempt.stop_text or "refused by the fence"
+        return {"stop": stop, "meaning": "its late result was dropped; another run of it counts"}
+    if isinstance(outcome, Park):
+        return {"waits": list(outcome.waits)}
+    failure = None if outcome is None else outcome.failure
+    more: dict[str, object] = {} if failure is None else {"reason": failure.reason, "error": failure.line}
     if isinstance(outcome, Reschedule):
         more["delay_s"] = round(outcome.delay_s, 3)
-        if failure is None:
-            return "released", more
-        return ("retried" if outcome.counts else "later"), more
-    raise AssertionError("an outcome that was accepted")
+    return more

@@ -69,8 +69,9 @@ class Heart:
         self._attempts[job.id] = attempt
 
     def forget(self, attempt: Attempt) -> None:
-        if self._holds(attempt):
-            del self._attempts[attempt.job.id]
+        job_id = attempt.job.id
+        if self._attempts.get(job_id) is attempt:
+            del self._attempts[job_id]
 
     async def close(self) -> None:
         loop, thread = self._loop, self._thread
