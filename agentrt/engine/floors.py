@@ -43,7 +43,10 @@ class Floors:
         worth = set(self._worth())
         if worth.isdisjoint(agents):
             return None
-        return tuple(floor for agent in agents for floor in (self._used[agent] if agent in worth else _none))
+        floors: list[int] = []
+        for agent in agents:
+            floors += self._used[agent] if agent in worth else _none
+        return tuple(floors)
 
     def seen(self, jobs: Sequence[Claimed]) -> None:
         """What a claim brought, in the order in which it is claimed."""

@@ -121,27 +121,28 @@ class Runner:
         attempt.task = task
         running.set(attempt)
         started = time.monotonic()
-        timers = _Timers(attempt)
-        if agent.timeout_s is not None:
-            timers.add(agent.timeout_s, "timeout", f"it ran longer than {agent.timeout_s:g} s")
+        timers = None
+        if agent.timeout_s is not None or agent.budget is not None or job.deadline_s is not None:
+            timers = _Timers(attempt)
         outcome: Outcome | None
         try:
             if (
                 started >= attempt.lease_expires
             ):  # the loop was blocked since the claim; the job may run elsewhere by now
                 raise LeaseLost("its lease ran out before it could be started")
-            if agent.budget is not None or job.deadline_s is not None:
+            if timers is not None:
                 await self._apply_limits(attempt, agent, timers)
             outcome = await self._call(attempt, agent)
         except BaseException as error:
-            if isinstance(error, JobCancelled):
+            if isinstance(error, JobCancelled) and timers is not None:
                 timers.bring_forward("deadline")
             told = attempt.stop_reason not in (
                 None,
                 "timeout",
             )  # then it is not asked for its words: there may be thousands
             outcome = None if told else self._outcome_of(attempt, agent, error)
-        timers.cancel()
+        if timers is not None:
+            timers.cancel()
         attempt.settled = True
         for left in attempt.tasks:  # what the agent began and did not wait for ends with it
             left.cancel()
@@ -151,9 +152,11 @@ class Runner:
 
     @staticmethod
     async def _apply_limits(attempt: Attempt, agent: Agent[..., Any], timers: _Timers) -> None:
-        """Open the job's budget on its first attempt; stop it at its deadline, before it begins when that has passed."""
+        """Open the job's budget on its first attempt. Stop it after its time, and at its deadline: at once when that is past."""
         job = attempt.job
         deadline_s = job.deadline_s
+        if agent.timeout_s is not None:
+            timers.add(agent.timeout_s, "timeout", f"it ran longer than {agent.timeout_s:g} s")
         if agent.budget is not None and job.account != job.id:
             budget = agent.budget
             job.account, deadline_s = await through_outages(lambda: attempt.store.open_budget(attempt.owner, budget))

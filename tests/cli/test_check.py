@@ -5,8 +5,6 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-import pytest
-
 from tests.cli.conftest import Cli
 from tests.conftest import Start
 from tests.support import Sql
@@ -102,30 +100,30 @@ async def test_code_that_is_as_it_was_replays_up_to_the_first_wait(cli: Cli, sta
     assert "not the answer" in done.err
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "step", "was", "now"),
-    [
-        ("(fetch, text)", "(fetch, text + '!')", "fetch#0", "recorded as a step at agents.py:", "now a step at later.py:"),
-        ('f"{page} {n}"', 'f"{page}-{n}"', "branch#0/fetch#0", "recorded as a step", "('OTTERS-0',)"),
-        ('send(text=page)', 'send(text="other")', "send:nobody#0", "recorded as a send", "now a send at later.py:"),
-        ('decide("Publish?"', 'decide("Really?"', "decide#0", "recorded as a decide", "'Really?'"),
-        ('agentrt.decide("Publish?",', 'step(fetch, "x", name="decide") and (', "decide#0", "as a decide", "now a step"),
-    ],
-)  # fmt: skip
+changes = [  # of the code; the step that differs, what is said of it on both sides
+    ("(fetch, text)", "(fetch, text + '!')", "fetch#0", "recorded as a step at agents.py:", "now a step at later.py:"),
+    ('f"{page} {n}"', 'f"{page}-{n}"', "branch#0/fetch#0", "recorded as a step", "('OTTERS-0',)"),
+    ('send(text=page)', 'send(text="other")', "send:nobody#0", "recorded as a send", "now a send at later.py:"),
+    ('decide("Publish?"', 'decide("Really?"', "decide#0", "recorded as a decide", "'Really?'"),
+    ('agentrt.decide("Publish?",', 'step(fetch, "x", name="decide") and (', "decide#0", "as a decide", "now a step"),
+]  # fmt: skip
+
+
 async def test_code_that_calls_something_else_diverges_with_both_sides_and_places(
-    cli: Cli, start: Start, sql: Sql, old: str, new: str, step: str, was: str, now: str
+    cli: Cli, start: Start, sql: Sql
 ) -> None:
     job_id = await park(cli, start, sql)
-    assert old in recorded
-    value = await checked(cli, recorded.replace(old, new), code=1)
-    (job,) = value["jobs"]
-    assert (value["ok"], job["id"], job["verdict"], job["step"]) == (False, job_id, "diverged", step)
-    assert was in job["recorded"]
-    assert now in job["found"]
-    done = await cli("check", "later.py")
-    assert done.code == 1
-    assert f"job {job_id} (writer), step {step}\n  recorded as a " in done.out
-    assert done.out.endswith("1 unfinished job with recorded steps: 1 would diverge.\n")
+    for old, new, step, was, now in changes:
+        assert old in recorded
+        value = await checked(cli, recorded.replace(old, new), code=1)
+        (job,) = value["jobs"]
+        assert (value["ok"], job["id"], job["verdict"], job["step"]) == (False, job_id, "diverged", step)
+        assert was in job["recorded"]
+        assert now in job["found"]
+        done = await cli("check", "later.py")
+        assert done.code == 1
+        assert f"job {job_id} (writer), step {step}\n  recorded as a " in done.out
+        assert done.out.endswith("1 unfinished job with recorded steps: 1 would diverge.\n")
 
 
 async def test_what_is_no_divergence_is_told_all_the_same(cli: Cli, start: Start, sql: Sql) -> None:

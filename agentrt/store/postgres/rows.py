@@ -33,9 +33,10 @@ _lock_order = attrgetter("id")
 
 def claimed(values: Iterable[Any]) -> Claimed:
     """A job from the columns of a claim, which are its fields in their order; the steps are their text, or null."""
-    fields = list(values)
-    fields[-1] = _steps(fields[-1]) if fields[-1] else {}
-    return Claimed(*fields)
+    job = Claimed(*values)
+    text: Any = job.steps
+    job.steps = _steps(text) if text else {}
+    return job
 
 
 def claimed_jobs(rows: Iterable[Iterable[Any]], wanted: Wanted) -> list[Claimed]:
