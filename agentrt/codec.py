@@ -95,10 +95,7 @@ def _encode(value: Any, adapter: Adapter, at: str, bytes_max: int) -> bytes:
 
 def decode(text: str | bytes, adapter: Adapter = anything, *, at: str = "$") -> Any:
     """The value of a stored JSON text under `adapter`. Raises `PayloadInvalid` when it does not fit."""
-    try:
-        value = adapter.validator.validate_json(text, strict=True)
-    except (ValidationError, RecursionError) as error:
-        raise _invalid(error, at) from None
+    value = _validated(adapter.validator.validate_json, text, at)
     if _may_overflow.search(text if isinstance(text, str) else text.decode(errors="replace")):
         _require_same(value, value, at)  # 1e400 is read as infinity, which nobody sent
         parse(text)  # NaN is no JSON
@@ -167,18 +164,14 @@ def marked(value: Any) -> bytes:
 def _validated(validate: Callable[..., Any], value: Any, at: str) -> Any:
     try:
         return validate(value, strict=True)
-    except (ValidationError, RecursionError) as error:
-        raise _invalid(error, at) from None
-
-
-def _invalid(error: ValidationError | RecursionError, at: str) -> PayloadInvalid:
-    if isinstance(error, RecursionError):
-        return PayloadInvalid(at, "it is nested too deeply, or holds itself.")
-    first = error.errors(include_url=False, include_context=False)[0]
-    path = at + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-    given = storable_text(repr(first["input"]), 80)
-    more = f" ({error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return PayloadInvalid(path, f"{first['msg']}, got {given}{more}")
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        path = at + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        given = storable_text(repr(first["input"]), 80)
+        more = f" ({error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise PayloadInvalid(path, f"{first['msg']}, got {given}{more}") from None
+    except RecursionError:
+        raise PayloadInvalid(at, "it is nested too deeply, or holds itself.") from None
 
 
 def _require_plain(value: Any, path: str) -> None:

@@ -82,6 +82,18 @@ waiting = f"select count(*) from {waiting_from}"  # statements of this database 
 
 
 @asynccontextmanager
+async def held(database: str, job_id: int) -> AsyncIterator[None]:
+    """Whoever records a step of this job, or sends from it, waits."""
+    connection = await asyncpg.connect(database)
+    try:
+        async with connection.transaction():
+            await connection.execute("select 1 from agentrt.jobs where id = $1 for update", job_id)
+            yield
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
 async def locked(database: str, key: str, agent: str = "a") -> AsyncIterator[None]:
     """Whoever sends to this mailbox waits."""
     connection = await asyncpg.connect(database)

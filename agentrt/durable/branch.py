@@ -142,8 +142,6 @@ class TaskFactory:
 
     def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
         attempt = self._attempt_of(options.get("context"))
-        if attempt is None and self._inner is None:  # most tasks: those of the runtime itself
-            return asyncio.Task(coro, loop=loop, **options)
         if attempt is None or asyncio.current_task() is None:
             return self._construct(loop, coro, options)
         inline = _made_by_wait_for(sys._getframe(1))

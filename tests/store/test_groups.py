@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
-import asyncpg
 import pytest
 
 from agentrt.errors import LeaseLost, StoreRefused, StoreUnavailable
@@ -27,7 +26,7 @@ from tests.store.verbs import (
     send,
     send_one,
 )
-from tests.support import Sql, locked, waiting, waiting_from
+from tests.support import Sql, held, locked, waiting, waiting_from
 
 payloads = "select array_agg(payload::text order by payload::text) from agentrt.jobs"
 soon_s = 5.0
@@ -46,18 +45,6 @@ async def turns(count: int = 5) -> None:
     """Let the tasks that are new begin."""
     for _ in range(count):
         await asyncio.sleep(0)
-
-
-@asynccontextmanager
-async def held(database: str, job: Claimed) -> AsyncIterator[None]:
-    """Whoever records a step of this job waits."""
-    connection = await asyncpg.connect(database)
-    try:
-        async with connection.transaction():
-            await connection.execute("select 1 from agentrt.jobs where id = $1 for update", job.id)
-            yield
-    finally:
-        await connection.close()
 
 
 async def seven(store: PostgresStore) -> tuple[list[Claimed], list[Claimed]]:
@@ -88,8 +75,8 @@ async def sharing(
 ) -> AsyncIterator[tuple[list[Claimed], list[asyncio.Task[str | None]]]]:
     """Five jobs and their steps, which share a statement that waits for the last of them while the block runs."""
     first, later = await seven(store)
-    async with held(database, later[4]):
-        async with held(database, first[0]), held(database, first[1]):
+    async with held(database, later[4].id):
+        async with held(database, first[0].id), held(database, first[1].id):
             under_way = await both_under_way(store, sql, first)
             tasks = await queued(store, later)
         await asyncio.gather(*under_way)
@@ -153,7 +140,7 @@ async def test_a_caller_cancelled_before_its_item_goes_has_stored_nothing(
     database: str, store: PostgresStore, sql: Sql
 ) -> None:
     first, later = await seven(store)
-    async with held(database, first[0]), held(database, first[1]):
+    async with held(database, first[0].id), held(database, first[1].id):
         under_way = await both_under_way(store, sql, first)
         tasks = await queued(store, later)
         tasks[2].cancel()
@@ -181,7 +168,7 @@ async def test_those_who_wait_go_when_the_callers_under_way_are_cancelled(
     database: str, store: PostgresStore, sql: Sql
 ) -> None:
     first, later = await seven(store)
-    async with held(database, first[0]), held(database, first[1]):
+    async with held(database, first[0].id), held(database, first[1].id):
         under_way = await both_under_way(store, sql, first)
         tasks = await queued(store, later)
         for task in under_way:

@@ -9,7 +9,7 @@ from agentrt.errors import BudgetExceeded, LeaseLost, StoreRefused
 from agentrt.model import Budget, Claimed, NewJob, Sender, Sent, StepMark
 from agentrt.store.postgres import PostgresStore
 from tests.store.verbs import claim, give_back, message, row_of, send, send_one
-from tests.support import Sql
+from tests.support import Sql, held, waiting
 
 
 def said(n: int, **more: object) -> NewJob:
@@ -142,6 +142,11 @@ async def test_messages_that_share_a_statement_keep_the_order_of_their_calls(sto
 async def test_a_message_from_outside_waits_for_no_attempt(database: str, store: PostgresStore, sql: Sql) -> None:
     (job,) = await attempts(store, 1)
     async with asyncio.timeout(20):
-        tasks = [store.send([said(n)], sender=Sender(job.id, job.fence)) for n in range(20)]
-        await asyncio.gather(*tasks, *(send_one(store) for _ in range(20)))
+        async with held(database, job.id):
+            sends = (store.send([said(n)], sender=Sender(job.id, job.fence)) for n in range(20))
+            tasks = [asyncio.ensure_future(one) for one in sends]
+            await sql.until_count(waiting, 2)
+            await asyncio.gather(*(send_one(store) for _ in range(20)))
+            assert not any(task.done() for task in tasks)
+        await asyncio.gather(*tasks)
     assert await sql.value("select count(*) from agentrt.jobs") == 41

@@ -140,15 +140,13 @@ def step_columns(jobs: Sequence[NewJob], sender: Sender | None) -> dict[str, Any
         "dedups": column([job.dedup for job in jobs]),
         "parent": sender and sender.job_id,
         "fence": sender and sender.fence,
-        "steps": [job.step and job.step.id for job in jobs],
         "asks": column([job.asks for job in jobs], False),
         "timeouts": column([job.timeout_s for job in jobs]),
-        "fingerprints": [job.step and job.step.fingerprint for job in jobs],
-        "places": [job.step and job.step.place for job in jobs],
         "supervisor": takes and takes.supervisor,
         "lease": policy and policy.lease_s,
         "attempts": policy and policy.max_attempts,
         "floors": takes and takes.floors,
+        **_mark_columns(jobs),
     }
 
 
@@ -158,6 +156,12 @@ def shared_columns(items: Sequence[tuple[Sender, NewJob]]) -> dict[str, Any]:
     return sent_columns(jobs) | {
         "parents": [sender.job_id for sender, _ in items],
         "fences": [sender.fence for sender, _ in items],
+        **_mark_columns(jobs),
+    }
+
+
+def _mark_columns(jobs: Sequence[NewJob]) -> dict[str, Any]:
+    return {
         "steps": [job.step and job.step.id for job in jobs],
         "fingerprints": [job.step and job.step.fingerprint for job in jobs],
         "places": [job.step and job.step.place for job in jobs],

@@ -50,9 +50,13 @@ class SendVerbs(Connections):
         single = len(jobs) == 1 and connection is None
         if sender is not None:
             if single and not names and not jobs[0].asks and sender.takes is None and sender.account is None:
-                answer = await self._step_sends.put((sender, jobs[0]))
-                return _owned([answer] if answer else [], sender)
-            return _owned(await self._send_steps(jobs, sender, connection, names), sender)
+                shared = await self._step_sends.put((sender, jobs[0]))
+                answers = [] if shared is None else [shared]
+            else:
+                answers = await self._send_steps(jobs, sender, connection, names)
+            if not answers:
+                raise lost(sender)
+            return answers
         plain = all(job.dedup is None for job in jobs)
         if plain and single:
             return [await (self._send_keyed(jobs[0], names) if names else self._plain_sends.put(jobs[0]))]
@@ -96,9 +100,3 @@ class SendVerbs(Connections):
             return [*await self._send_steps([job], sender)] or [None]
         rows = await self._run("send_shared", None, shared_columns(items))
         return [None if row["id"] is None else Sent(row["id"], row["existed"]) for row in rows]
-
-
-def _owned(answers: list[Sent], sender: Sender) -> list[Sent]:
-    if not answers:
-        raise lost(sender)
-    return answers
