@@ -44,10 +44,22 @@ async def first(number: int) -> None:
     await second.send(number)
 
 
+@agent
+async def to_mailboxes(number: int) -> None:
+    await second[f"{number % 100}"].send(number)
+
+
+@agent
+async def asking(number: int) -> None:
+    await second.ask(number)
+
+
 pipelines: dict[str, dict[str, Agent[..., Any]]] = {
     "alone": {"alone": alone},
     "first": {"first": first, "second": second},
     "first, its messages for another process": {"first": first},
+    "to a hundred mailboxes": {"to_mailboxes": to_mailboxes, "second": second},
+    "asking": {"asking": asking, "second": second},
 }
 
 

@@ -1,4 +1,4 @@
-"""Lanes: what happens by the clock goes on beside a statement that waits for a lock."""
+"""Lanes: what happens by the clock goes on beside a statement that waits for a lock, and a lost connection is no one's trap."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from agentrt.errors import StoreUnavailable
 from agentrt.store.postgres import PostgresStore
+from tests.cases.proxy import Proxy
 from tests.store.verbs import beat, here, send_one
 from tests.support import Sql, locked, waiting
 
@@ -36,3 +38,20 @@ async def test_what_happens_by_the_clock_does_not_wait_for_a_send_that_waits_for
             await by_the_clock[verb](store)
         assert not held.done()
     assert await held
+
+
+async def test_where_one_connection_is_lost_no_idle_one_is_trusted(database: str) -> None:
+    async with Proxy(database).running() as proxy:
+        store = PostgresStore(proxy.dsn, timeout_s=2.0)
+        try:
+            await asyncio.gather(*(store.results([1]) for _ in range(4)))
+            assert len(proxy.links) == 4
+            for link in proxy.links:
+                link.hold()
+            with pytest.raises(StoreUnavailable):
+                await store.results([1])
+            await asyncio.gather(
+                *(store.results([1]) for _ in range(4))
+            )  # raises where one of those that are held is used
+        finally:
+            await store.close()

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from agentrt.model import Finish, Reschedule, Sender, State, StepMark, SweepReport
+from agentrt.model import Budget, Finish, Reschedule, Sender, State, StepMark, SweepReport
 from agentrt.store.postgres import PostgresStore, lane
 from tests.store.plans import Plan, Plans
 from tests.store.verbs import (
@@ -60,6 +60,7 @@ hot = {
     "record",
     "send",
     "send_shared",
+    "lock_budgets",
     "promote",
     "jobs_gate",
 }
@@ -78,7 +79,9 @@ async def walk(store: PostgresStore) -> None:
     assert await store.renew([(job.id, job.fence, 60.0) for job in jobs]) == {job.id for job in jobs}
     for output in ("1", "2"):
         assert await record(store, jobs[0], "s#0", output) == "1"
-    sends = [message("b", step=StepMark(f"send:b#{n}")) for n in range(4)]  # of one attempt, side by side
+    await store.open_budget(Sender(jobs[0].id, jobs[0].fence), Budget(jobs=100))
+    mailboxes = enumerate((None, None, None, "o", "o", "p"))  # sent side by side
+    sends = [message("b", key, step=StepMark(f"send:b#{n}"), asks=n % 2 > 0) for n, key in mailboxes]
     await asyncio.gather(*(store.send([said], sender=Sender(jobs[0].id, jobs[0].fence)) for said in sends))
     await store.results([job.id for job in jobs])
     await store.cancel(jobs[0].id, "no longer needed")

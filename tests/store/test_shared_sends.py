@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from agentrt.errors import BudgetExceeded, LeaseLost, StoreRefused
-from agentrt.model import Budget, Claimed, NewJob, Sender, Sent, StepMark
+import asyncpg
+
+from agentrt.errors import AskCycle, BudgetExceeded, LeaseLost, StoreRefused
+from agentrt.model import Budget, Claimed, Finish, NewJob, Sender, Sent, State, StepMark
 from agentrt.store.postgres import PostgresStore
-from tests.store.verbs import claim, give_back, message, row_of, send, send_one
-from tests.support import Sql, held, waiting
+from tests.store.verbs import claim, end, give_back, in_line, message, row_of, send, send_one
+from tests.support import Sql, held, locked, waiting
+
+soon_s = 20.0
 
 
 def said(n: int, **more: object) -> NewJob:
@@ -112,18 +116,149 @@ async def test_a_message_is_due_no_later_than_the_deadline_of_its_sender(store: 
         assert (await row_of(store, one.id))["state"] == "scheduled"
 
 
-async def test_what_a_budget_pays_for_is_charged_whoever_sends_beside_it(store: PostgresStore, sql: Sql) -> None:
-    """Also when the sender does not say that there is a budget."""
+async def test_asks_share_statements_and_each_waits_for_its_own_answer(store: PostgresStore, sql: Sql) -> None:
+    jobs = await attempts(store)
+    sent = ids_of(await send_each(store, jobs, asks=True, timeout_s=600.0))
+    for n, (job, child) in enumerate(zip(jobs, sent, strict=True)):
+        (step,) = await sql.rows("select *, due > now() as later from agentrt.steps where job_id = $1", job.id)
+        assert (step["kind"], step["done"], step["output"], step["later"]) == ("ask", False, None, True)
+        assert step["child"] == child
+        assert await sql.value("select asked from agentrt.jobs where id = $1", child)
+        assert step["step"] == f"send:b#{n}"
+    children = await claim(store, "b")
+    await end(store, *(Finish(child.id, child.fence, State.succeeded, f"{child.id}") for child in children))
+    assert await sql.value("select count(*) from agentrt.steps where done and output::text = child::text") == 50
+
+
+async def test_messages_to_mailboxes_share_statements_and_each_mailbox_has_one_that_may_run(
+    store: PostgresStore, sql: Sql
+) -> None:
+    jobs = await attempts(store)
+    owners = [Sender(job.id, job.fence) for job in jobs]
+    before = store.statements
+    keys = [None, None, *(f"k{n % 4}" for n in range(48))]  # two go alone
+    sent = await asyncio.gather(*(store.send([said(n, key=keys[n])], sender=one) for n, one in enumerate(owners)))
+    assert store.statements - before == 3
+    ids = [one.id for (one,) in sent]
+    for mailbox in range(4):
+        states = [(await row_of(store, job_id))["state"] for job_id in ids[2 + mailbox :: 4]]
+        assert states == ["ready"] + ["blocked"] * 11
+    assert sorted(await in_line(store, "b")) == sorted(ids)
+
+
+async def test_a_mailbox_that_is_held_holds_up_none_that_share_its_statement(
+    database: str, store: PostgresStore, sql: Sql
+) -> None:
+    jobs = await attempts(store)
+    owners = [Sender(job.id, job.fence) for job in jobs]
+    before = store.statements
+    async with locked(database, "k0", "b"):
+        sends = (store.send([said(n, key=f"k{n % 5}")], sender=one) for n, one in enumerate(owners))
+        tasks = [asyncio.ensure_future(one) for one in sends]
+        async with asyncio.timeout(soon_s):
+            await asyncio.gather(*(task for n, task in enumerate(tasks) if n % 5))
+        await sql.until_count(waiting, 1)
+        assert store.statements - before <= 6
+        assert not any(task.done() for task in tasks[::5])
+    await asyncio.gather(*tasks)
+    assert await sql.value("select count(*) from agentrt.jobs where agent = 'b'") == 50
+
+
+async def test_an_ask_that_would_wait_for_itself_is_refused_and_no_other(store: PostgresStore, sql: Sql) -> None:
+    keys = [f"k{n}" for n in range(20)]
+    await send(store, *(message(key=key) for key in keys))
+    jobs = await claim(store)
+    sends = [
+        store.send([message(key=keys[n], step=StepMark("ask"), asks=True)], sender=Sender(job.id, job.fence))
+        if n in (3, 11)  # to the mailbox that it holds
+        else store.send([said(n, key=keys[n], asks=True)], sender=Sender(job.id, job.fence))
+        for n, job in enumerate(jobs)
+    ]
+    answers = await asyncio.gather(*sends, return_exceptions=True)
+    assert [n for n, one in enumerate(answers) if isinstance(one, AskCycle)] == [3, 11]
+    assert await sql.value("select count(*) from agentrt.steps where kind = 'ask'") == 18
+
+
+async def paid(store: PostgresStore, count: int, *, jobs: int) -> tuple[int, list[Sender]]:
+    """The attempts of jobs that one budget pays for, and its account."""
+    (top,) = await attempts(store, 1)
+    account, _ = await store.open_budget(Sender(top.id, top.fence), Budget(jobs=jobs))
+    assert account is not None
+    owner = Sender(top.id, top.fence, account)
+    await store.send([message("a", step=StepMark(f"send:a#{n}")) for n in range(count)], sender=owner)
+    return account, [Sender(job.id, job.fence, job.account) for job in await claim(store)]
+
+
+async def test_messages_that_budgets_pay_for_share_statements_and_are_counted(store: PostgresStore, sql: Sql) -> None:
+    first, some = await paid(store, 20, jobs=1_000)
+    second, more = await paid(store, 20, jobs=1_000)
+    free = [Sender(job.id, job.fence) for job in await attempts(store, 10)]
+    before = store.statements
+    owners = [one for three in zip(some, more, free * 2, strict=True) for one in three]
+    await asyncio.gather(*(store.send([said(n)], sender=one) for n, one in enumerate(owners)))
+    assert store.statements - before <= 10
+    assert await sql.value("select array_agg(jobs order by id) from agentrt.budgets") == [41, 41]
+    payers = await sql.rows("select account, count(*) from agentrt.jobs where agent = 'b' group by account")
+    assert {row["account"]: row["count"] for row in payers} == {None: 20, first: 20, second: 20}
+
+
+async def test_a_budget_that_is_used_up_refuses_what_goes_beyond_it_and_nothing_else(
+    store: PostgresStore, sql: Sql
+) -> None:
+    account, owners = await paid(store, 20, jobs=28)
+    free = [Sender(job.id, job.fence) for job in await attempts(store, 20)]
+    sends = (store.send([said(n)], sender=one) for n, one in enumerate(owners + free))
+    answers = await asyncio.gather(*sends, return_exceptions=True)
+    refused = [n for n, one in enumerate(answers) if isinstance(one, BudgetExceeded)]
+    assert len(refused) == 13
+    assert all(n < 20 for n in refused)
+    assert await sql.value("select jobs from agentrt.budgets where id = $1", account) == 28
+    assert await sql.value("select count(*) from agentrt.jobs where agent = 'b'") == 27
+
+
+async def test_a_budget_that_somebodys_transaction_holds_holds_up_only_what_it_pays_for(
+    database: str, store: PostgresStore, sql: Sql
+) -> None:
+    account, owners = await paid(store, 20, jobs=1_000)
+    free = [Sender(job.id, job.fence) for job in await attempts(store, 20)]
+    holder = await asyncpg.connect(database)
+    try:
+        async with holder.transaction():
+            await holder.execute("select 1 from agentrt.budgets where id = $1 for update", account)
+            waits = [asyncio.ensure_future(store.send([said(n)], sender=one)) for n, one in enumerate(owners)]
+            await sql.until_count(waiting, 1)
+            async with asyncio.timeout(soon_s):
+                for n in range(2):
+                    await asyncio.gather(*(store.send([said(100 + n)], sender=one) for one in free))
+                await asyncio.gather(*(send_one(store) for _ in range(20)))
+            assert not any(task.done() for task in waits)
+    finally:
+        await holder.close()
+    await asyncio.gather(*waits)
+    assert await sql.value("select jobs from agentrt.budgets where id = $1", account) == 41
+
+
+async def test_an_attempt_whose_row_is_held_holds_up_no_other(database: str, store: PostgresStore, sql: Sql) -> None:
+    jobs = await attempts(store)
+    async with held(database, jobs[7].id):
+        owners = [Sender(job.id, job.fence) for job in jobs]
+        waits = [asyncio.ensure_future(store.send([said(n)], sender=owners[7])) for n in range(20)]
+        await sql.until_count(waiting, 1)
+        async with asyncio.timeout(soon_s):
+            sends = (store.send([said(n)], sender=one) for n, one in enumerate(owners) if n != 7)
+            await asyncio.gather(*sends)
+            await asyncio.gather(*(send_one(store) for _ in range(20)))
+        assert not any(task.done() for task in waits)
+    await asyncio.gather(*waits)
+
+
+async def test_a_budget_is_charged_also_when_the_sender_does_not_say_that_there_is_one(
+    store: PostgresStore, sql: Sql
+) -> None:
     jobs = await attempts(store, 12)
     account, _ = await store.open_budget(Sender(jobs[5].id, jobs[5].fence), Budget(jobs=2))
     assert all(isinstance(one, Sent) for one in await send_each(store, jobs, most=20))
     assert await sql.value("select jobs from agentrt.budgets where id = $1", account) == 2
-    owner = Sender(jobs[5].id, jobs[5].fence, account)
-    others = [Sender(job.id, job.fence) for job in jobs[6:]]
-    sends = [store.send([said(100 + n)], sender=one) for n, one in enumerate([owner, *others])]
-    refused, *stored = await asyncio.gather(*sends, return_exceptions=True)
-    assert isinstance(refused, BudgetExceeded)
-    assert all(isinstance(one, list) for one in stored)
 
 
 async def test_a_single_message_of_an_attempt_goes_at_once_and_alone(store: PostgresStore) -> None:

@@ -16,7 +16,7 @@ from agentrt.store.postgres.arrays import parameters
 from agentrt.store.postgres.lane import Lanes, command_timeout_s, connect, connection_errors, translated
 from agentrt.store.sql import statements
 
-Name = tuple[str, ...]  # of what a statement locks until it commits: a mailbox, or a dedup key
+Name = tuple[str, ...]  # of what a statement locks until it commits: a mailbox, a dedup key, a budget
 lanes_max = 8
 mailbox_lanes_max = 4
 
@@ -61,7 +61,7 @@ class Connections:
     ) -> list[asyncpg.Record]:
         """A statement with its parameters by name; on the caller's connection, inside its transaction, when one is given.
 
-        `waits_for`: the mailboxes (or dedup keys) that it locks. One statement at a time waits for each.
+        `waits_for`: what it locks (see `locked_by`). One statement at a time waits for each.
         """
         statement = self._sql[name]
         values = [columns[parameter] for parameter in statement.names]

@@ -213,7 +213,8 @@ class Lanes:
 
     async def fetch(self, statement: Statement, *values: Any, answer_s: float | None = None) -> list[asyncpg.Record]:
         async with self._room:
-            return await self._pick().fetch(statement, *values, answer_s=answer_s)
+            with self._one_fate():
+                return await self._pick().fetch(statement, *values, answer_s=answer_s)
 
     async def fetch_in_turn(
         self, statement: Statement, *values: Any, answer_s: float | None = None
@@ -221,9 +222,21 @@ class Lanes:
         """On the first lane, after what is under way there: what happens by the clock opens another only when that takes long."""
         self._used_at[0] = asyncio.get_running_loop().time()
         try:
-            return await self._lanes[0].fetch_within(turn_within_s, statement, *values, answer_s=answer_s)
+            with self._one_fate():
+                return await self._lanes[0].fetch_within(turn_within_s, statement, *values, answer_s=answer_s)
         except TimeoutError:
             return await self.fetch(statement, *values, answer_s=answer_s)
+
+    @contextmanager
+    def _one_fate(self) -> Iterator[None]:
+        """Where one connection is lost the idle ones are made anew: who used a silent one would wait in vain for its answer."""
+        try:
+            yield
+        except StoreUnavailable:
+            for lane in self._lanes:
+                if not lane.busy:
+                    lane.drop()
+            raise
 
     def _pick(self) -> Lane:
         """The first lane that is free, so that the later ones fall idle. None is when the first serves what comes in turn."""

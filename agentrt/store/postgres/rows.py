@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import asyncpg
 
@@ -26,6 +26,8 @@ from agentrt.model import (
     Taken,
     Wanted,
 )
+
+T = TypeVar("T")
 
 _claim_order = attrgetter("priority", "ord")
 _lock_order = attrgetter("id")
@@ -83,14 +85,22 @@ def mailbox_order(jobs: Sequence[NewJob]) -> list[int]:
     return sorted(range(len(jobs)), key=lambda n: _mailbox(jobs[n]))
 
 
+def back_in_place(order: Sequence[int], answers: Sequence[T]) -> list[T]:
+    """What came in this order of places, in the order of the places."""
+    by_place = dict(zip(order, answers, strict=True))
+    return [by_place[place] for place in range(len(order))]
+
+
 def _mailbox(job: NewJob) -> tuple[bytes, bytes]:
     return (b"", b"") if job.key is None else (job.agent.encode(), job.key.encode())
 
 
-def locked_by(jobs: Sequence[NewJob]) -> set[tuple[str, ...]]:
-    """What their insert locks until it is committed: mailboxes, and dedup keys."""
+def locked_by(jobs: Sequence[NewJob], sender: Sender | None) -> set[tuple[str, ...]]:
+    """What their insert locks until it is committed: mailboxes, dedup keys, and the budget that pays."""
     mailboxes = {(job.agent, job.key) for job in jobs if job.key is not None}
-    return mailboxes | {("dedup", job.agent, job.dedup) for job in jobs if job.dedup is not None}
+    dedups = {("dedup", job.agent, job.dedup) for job in jobs if job.dedup is not None}
+    paid = set() if sender is None or sender.account is None else {("budget", str(sender.account), "")}
+    return mailboxes | dedups | paid
 
 
 def column(values: list[Any], usual: Any = None) -> list[Any] | None:
@@ -140,13 +150,11 @@ def step_columns(jobs: Sequence[NewJob], sender: Sender | None) -> dict[str, Any
         "dedups": column([job.dedup for job in jobs]),
         "parent": sender and sender.job_id,
         "fence": sender and sender.fence,
-        "asks": column([job.asks for job in jobs], False),
-        "timeouts": column([job.timeout_s for job in jobs]),
         "supervisor": takes and takes.supervisor,
         "lease": policy and policy.lease_s,
         "attempts": policy and policy.max_attempts,
         "floors": takes and takes.floors,
-        **_mark_columns(jobs),
+        **_own_step_columns(jobs),
     }
 
 
@@ -156,15 +164,17 @@ def shared_columns(items: Sequence[tuple[Sender, NewJob]]) -> dict[str, Any]:
     return sent_columns(jobs) | {
         "parents": [sender.job_id for sender, _ in items],
         "fences": [sender.fence for sender, _ in items],
-        **_mark_columns(jobs),
+        **_own_step_columns(jobs),
     }
 
 
-def _mark_columns(jobs: Sequence[NewJob]) -> dict[str, Any]:
+def _own_step_columns(jobs: Sequence[NewJob]) -> dict[str, Any]:
     return {
         "steps": [job.step and job.step.id for job in jobs],
         "fingerprints": [job.step and job.step.fingerprint for job in jobs],
         "places": [job.step and job.step.place for job in jobs],
+        "asks": column([job.asks for job in jobs], False),
+        "timeouts": column([job.timeout_s for job in jobs]),
     }
 
 

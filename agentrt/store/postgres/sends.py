@@ -6,10 +6,14 @@ from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any
 
+import asyncpg
+
+from agentrt.errors import StoreBusy
 from agentrt.model import NewJob, Sender, Sent
 from agentrt.store.postgres.connections import Connections, Name
 from agentrt.store.postgres.group import Group
 from agentrt.store.postgres.rows import (
+    back_in_place,
     locked_by,
     lost,
     mailbox_order,
@@ -31,7 +35,7 @@ class SendVerbs(Connections):
         return Group(self._send_where_free, lambda job: len(job.payload))
 
     @cached_property
-    def _step_sends(self) -> Group[tuple[Sender, NewJob], Sent | None]:
+    def _step_sends(self) -> Group[tuple[Sender, NewJob], list[Sent] | None]:
         return Group(self._send_shared, lambda item: len(item[1].payload))
 
     async def close_sends(self) -> None:
@@ -46,12 +50,11 @@ class SendVerbs(Connections):
         With a `sender` each is a step of that attempt. Raises `LeaseLost` when it no longer owns its job.
         Single messages that are sent at the same time share a statement: those from outside, and those of attempts.
         """
-        names = locked_by(jobs)
+        names = locked_by(jobs, sender)
         single = len(jobs) == 1 and connection is None
         if sender is not None:
-            if single and not names and not jobs[0].asks and sender.takes is None and sender.account is None:
-                shared = await self._step_sends.put((sender, jobs[0]))
-                answers = [] if shared is None else [shared]
+            if single and jobs[0].dedup is None and sender.takes is None:
+                answers = await self._send_step(jobs[0], sender, names)
             else:
                 answers = await self._send_steps(jobs, sender, connection, names)
             if not answers:
@@ -83,8 +86,14 @@ class SendVerbs(Connections):
         """Store those whose mailboxes nobody holds, locked in the order in which all do; None for each of the others."""
         order = mailbox_order(jobs)
         rows = await self._run("send_where_free", None, sent_columns([jobs[n] for n in order]))
-        answers = {n: None if row[0] is None else Sent(row[0]) for n, row in zip(order, rows, strict=True)}
-        return [answers[n] for n in range(len(jobs))]
+        return back_in_place(order, [None if row[0] is None else Sent(row[0]) for row in rows])
+
+    async def _send_step(self, job: NewJob, sender: Sender, names: Collection[Name]) -> list[Sent]:
+        """Together with those of other attempts; alone when it has to wait for what somebody holds. Empty: see `_send_steps`."""
+        waits_for = names or {("attempt", str(sender.job_id), "")}
+        held = any(name in self._turns for name in waits_for)
+        answers = None if held else await self._step_sends.put((sender, job))
+        return await self._send_steps([job], sender, None, waits_for) if answers is None else answers
 
     async def _send_steps(
         self, jobs: Sequence[NewJob], sender: Sender | None, connection: Any = None, names: Collection[Name] = ()
@@ -93,10 +102,17 @@ class SendVerbs(Connections):
         columns = sent_columns(jobs) | step_columns(jobs, sender)
         return [sent(row) for row in await self._run("send", connection, columns, names)]
 
-    async def _send_shared(self, items: Sequence[tuple[Sender, NewJob]]) -> list[Sent | None]:
-        """A message of each of these attempts; None for those that have lost their jobs."""
-        if len(items) == 1:
-            ((sender, job),) = items
-            return [*await self._send_steps([job], sender)] or [None]
-        rows = await self._run("send_shared", None, shared_columns(items))
-        return [None if row["id"] is None else Sent(row["id"], row["existed"]) for row in rows]
+    async def _send_shared(self, items: Sequence[tuple[Sender, NewJob]]) -> list[list[Sent] | None]:
+        """A message of each of these attempts, as `_send_steps` answers; None for those that must go alone."""
+        order = mailbox_order([job for _, job in items])
+        try:
+            rows = await self._run("send_shared", None, shared_columns([items[n] for n in order]))
+        except StoreBusy:
+            return [None for _ in items]
+        return back_in_place(order, [_shared(row) for row in rows])
+
+
+def _shared(row: asyncpg.Record) -> list[Sent] | None:
+    if row["alone"]:
+        return None
+    return [] if row["id"] is None else [Sent(row["id"], row["existed"])]

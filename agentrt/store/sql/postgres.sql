@@ -38,11 +38,12 @@ select * from agentrt.send(:agents::text[], :keys::text[], :priorities::int2[], 
                            :places::text[], :supervisor, :lease, :attempts, :floors::bigint[]);
 
 -- name: send_shared
--- As send, of one message each of several attempts, without mailboxes, dedup keys, asks and budgets. Returns: id, existed, in order;
--- id null: the attempt has lost its job.
+-- As send, of one message each of several attempts, without dedup keys, those of a mailbox side by side. Returns: id, existed, alone, in
+-- order; id null: the attempt has lost its job, or the message must go alone.
 select * from agentrt.send_shared(:parents::bigint[], :fences::bigint[], :steps::text[], :fingerprints::text[], :places::text[],
-                                   :agents::text[], :priorities::int2[], :delays::float8[], :run_ats::timestamptz[],
-                                   :max_attempts::int[], :payloads::text[], :watched::boolean[], :deadlines::float8[]);
+                                  :agents::text[], :keys::text[], :priorities::int2[], :delays::float8[], :run_ats::timestamptz[],
+                                  :max_attempts::int[], :payloads::text[], :watched::boolean[], :deadlines::float8[], :asks::boolean[],
+                                  :timeouts::float8[]);
 
 -- name: relay
 -- Finish and send in one round trip. Returns: a row with the ids accepted, then the columns of `send`; id null: it has lost its job.
