@@ -95,7 +95,7 @@ class Attempt:
     lease_expires: float = 0.0  # on the monotonic clock, never later than the database thinks; moved on by the heart
     renew_at: float = 0.0  # on the same clock: when the heart is to renew it
     settled: bool = False  # its outcome is decided; a stop comes too late
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] | None = None  # while its coroutine runs
     parked: tuple[float | None, tuple[str, ...]] = (None, ())  # the waits when it was stopped to be parked
     key_state: Any = None  # see durable.key_state
     # Gives the agent's slot back (-1) and takes it again (+1).
@@ -131,11 +131,14 @@ class Attempt:
     # -------------------------------------------------------------- the end
 
     def stop(self, reason: str, text: str = "") -> None:
-        """Cancel the coroutine, once and for one reason; the first one counts. A shield holds it off, but for a lost lease."""
-        if self.stop_reason is None and not self.settled and self.task is not None:
+        """Cancel the coroutine, once and for one reason; the first one counts. A shield holds it off, but for a lost lease.
+
+        One that has not begun is not cancelled, which would leave nobody to say so: it looks for the reason first.
+        """
+        if self.stop_reason is None and not self.settled:
             self.stop_reason = reason
             self.stop_text = text
-            if not self._shields or reason == "lost":
+            if self.task is not None and (not self._shields or reason == "lost"):
                 self.task.cancel()
 
     @contextmanager

@@ -11,6 +11,7 @@ cancels  hands cancel requests to the running attempts
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import socket
@@ -111,13 +112,17 @@ class Janitor:
         so new work (`work_seen`) brings the next look forward to then."""
         loop = asyncio.get_running_loop()
         while True:
+            self._next_sweep_at = (
+                math.inf
+            )  # what is seen from here on counts, whatever the look finds that is on its way
             report = await self._store.sweep(sweep_max)
             count = len(report.made_ready) + len(report.ended)
             if count:
                 self._stats.swept += count
                 log.warning("jobs.swept", made_ready=report.made_ready, ended=report.ended)
             wait_s = quiet_sweep_s if report.next_s is None else min(max(report.next_s, 0.0), quiet_sweep_s)
-            self._next_sweep_at = loop.time() + wait_s + random.uniform(0.02, 0.2)  # noqa: S311 - spreads the sweepers
+            at = loop.time() + wait_s + random.uniform(0.02, 0.2)  # noqa: S311 - spreads the sweepers
+            self._next_sweep_at = min(self._next_sweep_at, at)
             while count < sweep_max and (left := self._next_sweep_at - loop.time()) > 0:
                 await self.sweep_bell.wait(left)
 

@@ -94,8 +94,7 @@ class Runner:
         self._heart.watch(attempt)
         if self._tells_all:
             self._log.info("job.claimed", **about(job), cause=cause, waited_s=round(job.waited_s, 4))
-        task = self.spawn(self._run(attempt), f"job-{job.id}")
-        attempt.task = attempt.task or task
+        self.spawn(self._run(attempt), f"job-{job.id}")
 
     def stored(self, attempts: Sequence[Attempt]) -> None:
         """The outcomes of these attempts are in the database, or were refused by it: their slots are free."""
@@ -116,9 +115,7 @@ class Runner:
     async def _run(self, attempt: Attempt) -> None:
         job = attempt.job
         agent = self.agents[job.agent]
-        task = attempt.task or asyncio.current_task()  # an eager task factory runs this before `start` has it
-        assert task is not None
-        attempt.task = task
+        attempt.task = asyncio.current_task()
         running.set(attempt)
         started = time.monotonic()
         timers = None
@@ -130,6 +127,7 @@ class Runner:
                 started >= attempt.lease_expires
             ):  # the loop was blocked since the claim; the job may run elsewhere by now
                 raise LeaseLost("its lease ran out before it could be started")
+            attempt.require_going()
             if timers is not None:
                 await self._apply_limits(attempt, agent, timers)
             outcome = await self._call(attempt, agent)
