@@ -88,9 +88,7 @@ class Attempt:
     warm_s: float = 60.0
     value_bytes_max: int = payload_bytes_max
     waits: dict[str, Wait] = field(default_factory=dict)
-    stop_reason: str | None = (
-        None  # why the runtime cancels it: cancelled, timeout, deadline, lost, shutdown, parked, diverged
-    )
+    stop_reason: str | None = None  # cancelled, timeout, deadline, lost, shutdown, parked or diverged
     stop_text: str = ""
     lease_expires: float = 0.0  # on the monotonic clock, never later than the database thinks; moved on by the heart
     renew_at: float = 0.0  # on the same clock: when the heart is to renew it
@@ -132,9 +130,7 @@ class Attempt:
 
     def stop(self, reason: str, text: str = "") -> None:
         """Cancel the coroutine, once and for one reason; the first one counts. A shield holds it off, but for a lost lease.
-
-        One that has not begun is not cancelled, which would leave nobody to say so: it looks for the reason first.
-        """
+        One that has not begun is not cancelled, which would leave nobody to say so: it looks for the reason first."""
         if self.stop_reason is None and not self.settled:
             self.stop_reason = reason
             self.stop_text = text
