@@ -208,6 +208,7 @@ class Agent(Address[P, R]):
         self.lease_s = lease_s
         self.order = order
         self.budget = budget
+        self._returns_none = codec.takes_null(self._result_schema)
         self.__doc__ = fn.__doc__
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
@@ -226,6 +227,8 @@ class Agent(Address[P, R]):
 
     def encode_result(self, value: Any) -> str:
         """The result as it is stored. Raises `PayloadInvalid`."""
+        if value is None and self._returns_none:
+            return "null"
         return codec.encode(value, self._result_schema, at=f"result of {self.name}").decode()
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

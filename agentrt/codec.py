@@ -45,6 +45,11 @@ def encode(value: Any, adapter: Adapter = anything, *, at: str = "$", bytes_max:
         raise PayloadInvalid(at, "it is nested too deeply, or holds itself.") from None
 
 
+def takes_null(adapter: Adapter) -> bool:
+    """Whether None is always stored as null under this schema, so that it need not be looked at each time."""
+    return is_plain(adapter) and _encode_plain(None, adapter) == b"null"
+
+
 def _encode_plain(value: Any, adapter: Adapter) -> bytes | None:
     """The text of a value that is JSON already, and that a plain schema leaves as it is: most messages, at a tenth of the cost.
 

@@ -137,7 +137,7 @@ class Claimer:
         self._back(wanted, Counter())
         if job is not None:
             self._stats.claimed["sent"] += 1
-            self._runner.start(job, granted_at, "sent")
+            self._runner.start([job], granted_at, "sent")
             self.on_claimed(granted_at)
         elif self._hungry and self._slots.has_room():  # a look that came meanwhile had to do without this slot
             self.ring("more")
@@ -173,10 +173,7 @@ class Claimer:
         self._stats.claimed[look.cause] += len(jobs)
         if jobs and look.cause == "poll":
             log.warning("claim.found_by_poll", jobs=len(jobs), meaning="a wake-up was lost; please report this")
-        got: Counter[str] = Counter()
-        for job in jobs:
-            got[job.agent] += 1
-            self._runner.start(job, look.asked_at, look.cause)
+        self._runner.start(jobs, look.asked_at, look.cause)
         self.floors.seen(jobs)
         filled = len(jobs) == look.wanted.total
         # What the same statement made ready is the youngest of all: there was nothing else for it, so it is no sign of more.
@@ -185,6 +182,7 @@ class Claimer:
         if more:
             self._hungry = set(self._runner.agents)
         elif not (filled or outdated):  # every agent was looked at: those that gave less than was asked have no more
+            got = Counter([job.agent for job in jobs])
             self._hungry -= {policy.name for policy, limit in look.wanted.agents if got[policy.name] < limit}
         if (more or outdated) and self._hungry and self._slots.has_room():
             self.ring("more")

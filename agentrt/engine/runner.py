@@ -75,8 +75,14 @@ class Runner:
         """Run something in the context of the process: that of the attempt that asks for it belongs to another job."""
         return self._group.create_task(work, name=name, context=self._context.copy())
 
-    def start(self, job: Claimed, granted_at: float, cause: str) -> None:
-        """Run a claimed job."""
+    def start(self, jobs: Sequence[Claimed], granted_at: float, cause: str) -> None:
+        """Run claimed jobs."""
+        for agent, count in Counter([job.agent for job in jobs]).items():
+            self.slots.change(agent, count)
+        for job in jobs:
+            self._start(job, granted_at, cause)
+
+    def _start(self, job: Claimed, granted_at: float, cause: str) -> None:
         attempt = Attempt(
             job,
             self._store,
@@ -89,7 +95,6 @@ class Runner:
         attempt.hand_over = self.hand_over
         attempt.on_unheard = self.on_unheard
         self.attempts[job.id] = attempt
-        self.slots.change(job.agent, +1)
         self.runs_alone = self.runs_alone or job.alone
         self._heart.watch(attempt)
         if self._tells_all:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -37,9 +38,9 @@ async def test_an_attempt_that_is_stopped_before_it_has_begun_ends_as_told_and_f
         runner = supervisor._runner
         start = runner.start
 
-        def start_and_stop(job: Claimed, granted_at: float, cause: str) -> None:
-            start(job, granted_at, cause)
-            runner.attempts[job.id].stop(reason)
+        def start_and_stop(jobs: Sequence[Claimed], granted_at: float, cause: str) -> None:
+            start(jobs, granted_at, cause)
+            runner.attempts[jobs[0].id].stop(reason)
             runner.start = start  # type: ignore[method-assign]  # the next one is left alone
 
         runner.start = start_and_stop  # type: ignore[method-assign]  # between a start and the coroutine's first line is no other place
@@ -61,9 +62,9 @@ async def lose(supervisor: Supervisor, sql: Sql) -> int:
     start = runner.start
     lost = asyncio.Event()
 
-    def start_and_lose(job: Claimed, granted_at: float, cause: str) -> None:
-        start(job, granted_at, cause)
-        runner.attempts[job.id].stop("lost")
+    def start_and_lose(jobs: Sequence[Claimed], granted_at: float, cause: str) -> None:
+        start(jobs, granted_at, cause)
+        runner.attempts[jobs[0].id].stop("lost")
         runner.start = start  # type: ignore[method-assign]  # as above
         lost.set()
 
