@@ -6,6 +6,9 @@ BIN = $(VENV)/bin
 # The tests mostly wait; each worker has a server of its own, and takes the files in the order of tests/conftest.py.
 SIDE_BY_SIDE = -n 3 --dist loadfile --no-loadscope-reorder
 
+# The tests start a thousand processes of agentrt, and each would compile its modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 ONCE_MORE = --reruns 1 -rR  # many tests race real processes and clocks: one that a loaded machine upset runs again, and is listed
 
 .PHONY: demo run test check cases chaos parked bench bench-wake bench-steps bench-peers format clean
