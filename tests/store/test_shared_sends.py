@@ -238,6 +238,13 @@ async def test_a_budget_that_somebodys_transaction_holds_holds_up_only_what_it_p
     assert await sql.value("select jobs from agentrt.budgets where id = $1", account) == 41
 
 
+async def test_messages_under_a_budget_share_statements_beside_one_that_goes_alone(store: PostgresStore) -> None:
+    """Or they would queue behind it, those that come meanwhile behind them, and so on for good."""
+    account, owners = await paid(store, 20, jobs=1_000)
+    async with store._turn_of({("budget", str(account), "")}), asyncio.timeout(soon_s):
+        await asyncio.gather(*(store.send([said(n)], sender=one) for n, one in enumerate(owners)))
+
+
 async def test_an_attempt_whose_row_is_held_holds_up_no_other(database: str, store: PostgresStore, sql: Sql) -> None:
     jobs = await attempts(store)
     async with held(database, jobs[7].id):

@@ -19,6 +19,13 @@ from agentrt.store.sql import statements
 Name = tuple[str, ...]  # of what a statement locks until it commits: a mailbox, a dedup key, a budget
 lanes_max = 8
 mailbox_lanes_max = 4
+held_after_s = 0.1  # far longer than a statement takes that nobody holds up
+
+
+class _Turn(asyncio.Lock):
+    """One statement at a time, under way since then (on the loop's clock)."""
+
+    since = 0.0
 
 
 class Connections:
@@ -40,7 +47,7 @@ class Connections:
         self._sql = statements("postgres.sql", schema)
         self._lanes = Lanes(dsn, lanes_max, timeout_s)
         self._mailbox_lanes = Lanes(dsn, mailbox_lanes_max, timeout_s)
-        self._turns: WeakValueDictionary[Name, asyncio.Lock] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[Name, _Turn] = WeakValueDictionary()
         self._spare: list[asyncpg.Connection] = []  # for transactions
 
     async def close(self) -> None:
@@ -79,8 +86,15 @@ class Connections:
         """Queue in this process before the database: who waits for a mailbox there holds a connection."""
         async with AsyncExitStack() as stack:
             for name in sorted(names):
-                await stack.enter_async_context(self._turns.setdefault(name, asyncio.Lock()))
+                turn = self._turns.setdefault(name, _Turn())
+                await stack.enter_async_context(turn)
+                turn.since = asyncio.get_running_loop().time()
             yield
+
+    def _held(self, name: Name) -> bool:
+        """Whether somebody's transaction holds this: the statement whose turn it is has been under way for long."""
+        turn = self._turns.get(name)
+        return turn is not None and turn.locked() and asyncio.get_running_loop().time() - turn.since > held_after_s
 
     async def _rows(self, name: str, *values: Any) -> list[JobRow]:
         return [dict(row) for row in await self._lanes.fetch(self._sql[name], *values)]

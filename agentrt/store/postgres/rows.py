@@ -99,8 +99,11 @@ def locked_by(jobs: Sequence[NewJob], sender: Sender | None) -> set[tuple[str, .
     """What their insert locks until it is committed: mailboxes, dedup keys, and the budget that pays."""
     mailboxes = {(job.agent, job.key) for job in jobs if job.key is not None}
     dedups = {("dedup", job.agent, job.dedup) for job in jobs if job.dedup is not None}
-    paid = set() if sender is None or sender.account is None else {("budget", str(sender.account), "")}
-    return mailboxes | dedups | paid
+    return mailboxes | dedups | paid_by(sender)
+
+
+def paid_by(sender: Sender | None) -> set[tuple[str, ...]]:
+    return set() if sender is None or sender.account is None else {("budget", str(sender.account), "")}
 
 
 def column(values: list[Any], usual: Any = None) -> list[Any] | None:

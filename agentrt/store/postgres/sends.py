@@ -17,6 +17,7 @@ from agentrt.store.postgres.rows import (
     locked_by,
     lost,
     mailbox_order,
+    paid_by,
     sent,
     sent_columns,
     sent_values,
@@ -88,10 +89,11 @@ class SendVerbs(Connections):
         rows = await self._run("send_where_free", None, sent_columns([jobs[n] for n in order]))
         return back_in_place(order, [None if row[0] is None else Sent(row[0]) for row in rows])
 
-    async def _send_step(self, job: NewJob, sender: Sender, names: Collection[Name]) -> list[Sent]:
+    async def _send_step(self, job: NewJob, sender: Sender, names: set[Name]) -> list[Sent]:
         """Together with those of other attempts; alone when it has to wait for what somebody holds. Empty: see `_send_steps`."""
+        paid = paid_by(sender)  # all of a tree lock it, one after the other: that alone is no sign
         waits_for = names or {("attempt", str(sender.job_id), "")}
-        held = any(name in self._turns for name in waits_for)
+        held = any(name in self._turns for name in waits_for - paid) or any(map(self._held, paid))
         answers = None if held else await self._step_sends.put((sender, job))
         return await self._send_steps([job], sender, None, waits_for) if answers is None else answers
 
