@@ -214,16 +214,15 @@ class Janitor:
             await asyncio.sleep(random.uniform(prune_every_s / 2, prune_every_s))  # noqa: S311 - as above
 
     async def cancels(self) -> None:
-        """Look up who shall be cancelled, when told."""
+        """Look up who shall be cancelled, when told; and when it begins, for a look may have failed."""
         while True:
-            await self.cancel_bell.wait(cancel_look_s)
             running = list(self._runner.attempts)
-            if not running:
-                continue
-            for job_id, fence, reason in await self._store.cancel_requests(running):
+            requests = await self._store.cancel_requests(running) if running else ()
+            for job_id, fence, reason in requests:
                 attempt = self._runner.attempts.get(job_id)
                 if attempt is not None and attempt.job.fence == fence:
                     attempt.stop("cancelled", reason)
+            await self.cancel_bell.wait(cancel_look_s)
 
     def heard_cancel(self) -> None:
         self._heard_cancel_at = time.monotonic()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from uuid import UUID
 
+from agentrt.errors import StoreUnavailable
 from agentrt.model import SweepReport
 from agentrt.store.postgres import PostgresStore
 
@@ -16,6 +18,18 @@ class NoLooksBehind(PostgresStore):
         """Never answered."""
         await asyncio.Event().wait()
         raise AssertionError
+
+
+class DeafToCancels(PostgresStore):
+    """A store that loses its connection when it is first asked who shall be cancelled."""
+
+    asked = 0
+
+    async def cancel_requests(self, job_ids: Collection[int]) -> list[tuple[int, int, str]]:
+        self.asked += 1
+        if self.asked == 1:
+            raise StoreUnavailable("cancel_requests: the connection was lost")
+        return await super().cancel_requests(job_ids)
 
 
 class LateSweep(PostgresStore):

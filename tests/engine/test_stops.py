@@ -12,7 +12,7 @@ from agentrt.engine.supervisor import Supervisor
 from agentrt.model import Claimed
 from agentrt.testing import supervising
 from agentrt.testing.inside import supervising_on
-from tests.engine.stores import LateSweep
+from tests.engine.stores import DeafToCancels, LateSweep
 from tests.support import Sql, eventually
 
 
@@ -97,5 +97,25 @@ async def test_a_lease_that_ends_is_seen_although_the_sweep_was_looking_when_it_
             job_id = await lose(supervisor, sql)
             store.may_answer.set()
             await sql.until(job_id, "succeeded")
+    finally:
+        await store.close()
+
+
+async def test_a_cancel_is_heard_although_the_look_for_it_lost_its_connection(database: str, sql: Sql) -> None:
+    begun = asyncio.Event()
+
+    @agent
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    store = DeafToCancels(database)
+    try:
+        async with supervising_on(store, work):
+            job_id = await sql.value("insert into agentrt.jobs(agent) values ('work') returning id")
+            await begun.wait()
+            assert await store.cancel(job_id, "no longer needed") == "requested"
+            await sql.until(job_id, "cancelled")  # well before the look that nobody asks for
+            assert store.asked >= 2
     finally:
         await store.close()
