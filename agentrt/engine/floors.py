@@ -90,7 +90,12 @@ class Floors:
             agents = self._worth()
             if agents:
                 began = time.monotonic()
-                found = self._lower(agents, await self._store.floors(agents))
+                try:
+                    begin = await self._store.floors(agents)
+                except BaseException:
+                    self.doubt()  # what it would have found is still there
+                    raise
+                found = self._lower(agents, begin)
                 pause_s = period_s if found else min(2 * pause_s, look_every_s)
                 await asyncio.sleep(max(pause_s, 20 * (time.monotonic() - began)))
 

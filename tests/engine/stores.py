@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from agentrt.errors import StoreUnavailable
@@ -30,6 +30,18 @@ class DeafToCancels(PostgresStore):
         if self.asked == 1:
             raise StoreUnavailable("cancel_requests: the connection was lost")
         return await super().cancel_requests(job_ids)
+
+
+class DeafToFloors(PostgresStore):
+    """A store that loses its connection when it is first asked where the ready jobs begin."""
+
+    asked = 0
+
+    async def floors(self, agents: Sequence[str]) -> list[int | None]:
+        self.asked += 1
+        if self.asked == 1:
+            raise StoreUnavailable("floors: the connection was lost")
+        return await super().floors(agents)
 
 
 class LateSweep(PostgresStore):

@@ -11,8 +11,11 @@ import pytest
 
 from agentrt import agent
 from agentrt.engine import floors
+from agentrt.errors import StoreUnavailable
 from agentrt.testing import supervising
-from tests.support import Sql, eventually
+from tests.engine.stores import DeafToFloors
+from tests.store.verbs import claim, message, send
+from tests.support import Sql, bound_s, eventually
 
 soon_s = 5.0
 jobs_enough = 50
@@ -105,3 +108,30 @@ async def test_a_job_that_gets_the_priority_of_others_that_went_before_it_is_fou
         work.gates["second"].set()
         await sql.until_none_unfinished(within_s=soon_s)
     assert work.ran[-5:].count("moved") == 1
+
+
+async def test_a_job_below_the_floor_is_found_although_the_first_look_lost_its_connection(
+    database: str, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(floors, "period_s", 0.0)
+    store = DeafToFloors(database)
+    known = floors.Floors(store, ["a"])
+    found = asyncio.Event()
+    known.on_found = found.set
+    try:
+        await send(store, *(message() for _ in range(jobs_enough)))
+        jobs = await claim(store)
+        known.seen(jobs)
+        for _ in range(3):
+            moved = known.of(["a"])
+        assert moved is not None
+        assert moved[5] == jobs[0].ord
+        await sql.run("update agentrt.jobs set status = 'ready', ord = 0 where id = $1", jobs[7].id)
+        with pytest.raises(StoreUnavailable):
+            await known.run()
+        task = asyncio.ensure_future(known.run())  # as the supervisor does with a loop that met an outage
+        async with asyncio.timeout(bound_s):
+            await found.wait()
+        task.cancel()
+    finally:
+        await store.close()
