@@ -34,7 +34,7 @@ async def test_large_messages_and_many_at_once_are_accepted_and_started_at_once(
             assert await length.options(timeout_s=10).ask(large) == 100_000
             jobs = await agentrt.send_many([length.message("x", n) for n in range(3_000)])
             keyed = await agentrt.send_many(
-                [length[f"k{n}" * 20].options(delay_s=0.01).message("x", n) for n in range(500)]
+                [length[f"k{n}" * 20].options(delay_s=0.2).message("x", n) for n in range(500)]
             )
             for job in (*jobs, *keyed):
                 assert await job.result(timeout_s=60) == 1
