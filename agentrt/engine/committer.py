@@ -63,7 +63,8 @@ Write = Callable[[Sequence[Pending]], Awaitable[tuple[set[int], Callable[[], Non
 class Committer:
     """`put` never waits; `on_stored` is called with the attempts whose outcomes were settled.
 
-    Two loops run `run`: while the database works on one batch, the other is made.
+    Two loops run `run`: while the database works on one batch, the other is made. Of several processes only the oldest overlaps
+    them so: the others use the time in which one waits, and larger batches cost all of them less.
     """
 
     loops = 2
@@ -78,6 +79,7 @@ class Committer:
         self._rung = asyncio.Event()
         self._fault: Exception | None = None  # met while ends were settled that rode with another statement
         self.on_stored: Callable[[Sequence[Attempt]], None] = lambda _attempts: None
+        self.overlaps = True
         self.claims: Claims | None = None  # None: nothing is claimed along
 
     def put(self, attempt: Attempt, outcome: Outcome | None, ran_s: float) -> None:
@@ -102,7 +104,7 @@ class Committer:
     def _take(self) -> list[Pending]:
         """What goes next: all that is there, unless a batch is under way. Many go in two halves, so that the loops take turns."""
         count = len(self._queue)
-        if count < two_from:
+        if count < two_from or not self.overlaps:
             count = 0 if self._under_way else count
         elif not self._under_way:
             count = (count + 1) // 2

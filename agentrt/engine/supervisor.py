@@ -246,6 +246,7 @@ class Supervisor:
     def _beaten(self, seen: Beat) -> None:
         self._beat_at = time.monotonic()
         self._outage.over()
+        self._committer.overlaps = not seen.ahead
         self._doorbell.beaten(seen, idle=not self._runner.attempts)
         if seen.ready:
             self._claimer.missed()

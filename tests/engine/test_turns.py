@@ -86,22 +86,27 @@ async def test_the_messages_of_one_mailbox_cost_one_statement_each(database: str
 
 
 class Asked(PostgresStore):
-    """Notes how many jobs the claims that ride with ends have asked for, of all that are under way at a time."""
+    """Notes of the claims that ride with ends how many are under way at a time, and for how many jobs in all they ask."""
 
     def __init__(self, database: str) -> None:
         super().__init__(database)
         self.under_way = 0
         self.most = 0
+        self.turns = 0
+        self.most_turns = 0
 
     async def turn(
         self, outcomes: Sequence[Finish], wanted: Wanted, *, keyed: Collection[str], limited: bool
     ) -> tuple[set[int], list[Claimed]]:
         self.under_way += wanted.total
         self.most = max(self.most, self.under_way)
+        self.turns += 1
+        self.most_turns = max(self.most_turns, self.turns)
         try:
             return await super().turn(outcomes, wanted, keyed=keyed, limited=limited)
         finally:
             self.under_way -= wanted.total
+            self.turns -= 1
 
 
 @pytest.mark.parametrize("concurrency", [None, 40])
@@ -128,3 +133,23 @@ async def test_while_there_is_more_to_do_no_slot_is_left_out_however_many_turns_
         assert supervisor.stats.outcomes == {"succeeded": 3_000}
     finally:
         await store.close()
+
+
+async def test_of_several_processes_only_the_oldest_has_two_turns_under_way(database: str, sql: Sql) -> None:
+    @agent
+    async def work() -> None: ...
+
+    old, young = Asked(database), Asked(database)
+    try:
+        async with supervising_on(old, work) as first, supervising_on(young, work) as second:
+
+            async def have_beaten() -> bool:
+                return bool(first.health()["ok"] and second.health()["ok"])
+
+            await eventually(have_beaten)
+            await sql.run("insert into agentrt.jobs(agent) select 'work' from generate_series(1, 3000)")
+            await sql.until_none_unfinished()
+        assert (old.most_turns, young.most_turns) == (2, 1)
+    finally:
+        await old.close()
+        await young.close()
